@@ -113,7 +113,8 @@ def pair_contrast(
             if FORM == "each":
                 sum_all += tl.exp(tl.where(negative, z - end[:, None], float("-inf")))
             else:
-                sum_all += tl.exp(tl.where(positive | negative, z - end[:, None], float("-inf")))
+                pair = (positive | negative) & some[:, None]  # a row without positives has no loss
+                sum_all += tl.exp(tl.where(pair, z - end[:, None], float("-inf")))
                 # Of differences: a loss near 0 keeps its digits.
                 of_positives += tl.where(positive, end[:, None] - z, 0.0)
                 if FORM == "inside":
