@@ -23,7 +23,7 @@ MOST_ROWS, MOST_OF_CLASS = 2**14, 2**10
 
 @dataclass(frozen=True)
 class Verification:
-    """What the similarities of pairs tell."""
+    """Verification figures from the similarities of pairs."""
 
     genuine: int  # Pairs of one class
     impostor: int  # Pairs of two classes
@@ -35,7 +35,7 @@ class Verification:
     best: dict[str, float]  # Where TAR − FAR is largest: threshold, tar, far
 
     def as_dict(self) -> dict[str, Any]:
-        """What is stored; of the ROC, far, tar and threshold, at most 64 points."""
+        """Figures for JSON; the ROC (far, tar, threshold) at 64 points at most."""
         last = (
             np.searchsorted(self.far, np.geomspace(max(1 / self.impostor, FALSE_ACCEPTS[-1]), 1, 64), side="right") - 1
         )

@@ -259,7 +259,7 @@ def test_what_becomes_of_a_label():
 
 
 def decide(tmp_path, findings, *lines):
-    """What follows from the lines of a file."""
+    """Decisions from the lines of a file."""
     rows = "".join(f"{line}\n" for line in ("sample,class,decision,label", *lines))
     decisions = read_decisions(_written(tmp_path / "decisions.csv", rows), findings)
     return {one.sample: one.label for one in clean_labels(findings, "drop", decisions=decisions).values()}

@@ -23,7 +23,7 @@ MERGE, SPLIT = "merge", "split"
 
 @dataclass(frozen=True)
 class Decisions:
-    """What was decided."""
+    """Decisions on samples and classes."""
 
     samples: dict[str, tuple[str, str]] = field(default_factory=dict)  # Decision and label of a sample, by its name
     joined: dict[str, str] = field(default_factory=dict)  # A class and the one that it joins

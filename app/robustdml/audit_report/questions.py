@@ -1,4 +1,4 @@
-"""What an audit asks about classes: may two be one, may one be two, and are samples of the test part in training."""
+"""Questions about classes: two that may be one, one that may be two, and copies of test samples in training."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What ``robustdml evaluate`` found, as a page, as JSON and as a table of the classes."""
+"""Figures of ``robustdml evaluate`` as a page, as JSON and as a table of the classes."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""What was found of each query, in pictures."""
+"""Pictures of each query and its most similar samples."""
 
 from collections.abc import Sequence
 from html import escape
