@@ -1,4 +1,4 @@
-"""What the audit finds of classes cut in two, classes put together and copies in the test part, planted in Glyphs.
+"""Plants classes cut in two, classes put together and copies in a test part of Glyphs, and lets the audit find them.
 
     python -m experiments.bench.audit_classes --out experiments/results/audit-classes.json
 

@@ -82,7 +82,7 @@ class ClassBackend(RowsBackend):
     def complete_terms(
         self, similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
     ) -> tuple[Tensor, Tensor]:
-        """What is left to do for the terms that class_lse() wrote, see :func:`.kept_terms.complete`."""
+        """Complete the terms that class_lse() wrote, see :func:`.kept_terms.complete`."""
         raise NotImplementedError
 
     def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
