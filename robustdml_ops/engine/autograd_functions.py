@@ -96,7 +96,7 @@ def scale_gradients(
         return [None if gradient is None else (gradient * factor).to(gradient.dtype) for gradient in gradients]
     # On the CPU the usual upstream of exactly 1 saves a pass over the proxies; a GPU's kernel looks at it itself.
     scaled = list(gradients)
-    if factor.device.type != "cpu" or factor != 1:
+    if factor.device.type != "cpu" or factor.item() != 1:
         for place, (gradient, dtype) in enumerate(zip(gradients, types, strict=True)):
             if gradient is None:
                 continue

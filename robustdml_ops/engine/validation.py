@@ -292,7 +292,7 @@ def check_finite_candidates(scale: Tensor, name: str = "candidates[{}] (ref_emb 
 
 def check_finite_proxies(total: Tensor, proxies: Tensor) -> None:
     """No NaN or inf among proxies on the CPU, found by the loss of finite embeddings without reading the proxies."""
-    if total.device.type == "cpu" and not torch.isfinite(total):
+    if total.device.type == "cpu" and not math.isfinite(total.item()):
         bad = (~torch.isfinite(proxies)).any(1).nonzero()
         where = (
             f"proxies[{int(bad[0])}] has NaN or inf"

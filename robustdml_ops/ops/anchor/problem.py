@@ -122,7 +122,9 @@ class AnchorProblem:
 
         Below that bound terms that underflow are lost against the 1 of log(1 + Σ) anyway.
         """
-        largest = max(float(self.positive_bias.max()), float(self.negative_bias.max()))
+        largest = float(self.positive_bias.max())
+        if self.negative_bias is not self.positive_bias:
+            largest = max(largest, float(self.negative_bias.max()))
         if self.anchor_bias is not None:
             largest += max(0.0, float(self.anchor_bias.max()))
         largest_exponent = 85.0 if self.positive_bias.dtype == torch.float32 else 700.0
