@@ -7,7 +7,8 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -91,6 +92,30 @@ def write_checked(path: Path, write: Callable[[BinaryIO], object]) -> None:
         file.write(CHECKSUM + hashing.digest.hexdigest().encode())
 
     write_whole(path, write_both)
+
+
+@contextmanager
+def in_full(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that gets its name, and a checksum behind its content, when it is whole; until then it grows.
+
+    What an interrupted process left is opened again, perhaps with a checksum at its end.
+    """
+    begun = path.with_name(f".{path.name}.begun")
+    try:
+        with begun.open("r+b" if begun.exists() else "w+b") as file:
+            yield file
+            file.seek(0)
+            digest = hashlib.sha256()
+            while block := file.read(2**20):
+                digest.update(block)
+            file.write(CHECKSUM + digest.hexdigest().encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(begun, path)
+    except OSError as error:
+        if error.filename is None:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
 
 
 class _Hashing:

@@ -100,7 +100,7 @@ class Confidences(LossInput):
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
-        self._features = training.prepared.frozen_features()
+        self._features = training.prepared.frozen_features().astype(np.float32, copy=False)
         self.module = ConfidenceHead(self._features.shape[1], self._train.num_classes).to(training.device)
 
     def fit(self, report: OnProgress) -> None:

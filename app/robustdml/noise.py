@@ -45,7 +45,7 @@ def with_wrong_labels(data: RetrievalData, noise: str, seed: int, features: Feat
         return data
     kind, rate = named
     train = data.train
-    own = (lambda: train.inputs.astype(np.float32, copy=False)) if features is None else features
+    own = (lambda: np.asarray(train.inputs, np.float32)) if features is None else features
     labels, _ = NOISES[kind](data, rate, seed, own)
     return replace(data, train=replace(train, labels=labels, true_labels=train.labels), noise=noise)
 

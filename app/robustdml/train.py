@@ -63,6 +63,7 @@ class TrainingResult:
     # the metrics before training, and `below_untouched`, a warning if the run ended below them.
     summary: dict[str, Any]
     retrieved: NDArray[np.int64]  # Some test samples, each with those most similar to it, (n, 1 + k)
+    left_out: tuple[str, ...]  # What was left out of the data, with the reason
 
 
 def train(
@@ -283,7 +284,9 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
     summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
     summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}
     embedder = run.averaged().eval()
-    return TrainingResult(config, run.history, embedder, model, run.changed, scores, summary, run.evaluate(_retrieve))
+    left_out = run.prepared.data.left_out
+    found = run.evaluate(_retrieve)
+    return TrainingResult(config, run.history, embedder, model, run.changed, scores, summary, found, left_out)
 
 
 def _retrieve(embeddings: NDArray[np.float32], labels: NDArray[np.int64], device: torch.device) -> NDArray[np.int64]:

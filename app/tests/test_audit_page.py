@@ -102,7 +102,7 @@ def test_a_click_or_space_enlarges(page):
 
 
 def test_an_image_beside_the_class_folders_is_named(page):
-    assert any("1 could not be judged" in one and "loose.png (in no class folder)" in one for one in page.texts("p"))
+    assert any("Left out 1: " in one and "loose.png (in no class folder)" in one for one in page.texts("p"))
 
 
 def test_many_at_once(page):

@@ -62,35 +62,7 @@ def test_train_and_test_folders(tmp_path):
     data = load_data(str(tmp_path), image_size=5)
     assert data.train.class_names == ("a",)
     assert data.test.class_names == ("b", "c")
-    assert data.test.inputs[:, 0, 0, 0].tolist() == [2, 3]
-
-
-def test_decodes_once_until_a_file_changes(folder, own_cache):
-    load_data(str(folder), image_size=4)
-    cached = set(own_cache.iterdir())
-    assert len(cached) == 2
-    load_data(str(folder), image_size=4)
-    assert set(own_cache.iterdir()) == cached
-    save(folder / "crane" / "0.png", (250, 0, 0), size=(9, 9))
-    changed = load_data(str(folder), image_size=4)
-    assert any(250 in split.inputs[:, 0] for split in (changed.train, changed.test))
-
-
-def test_broken_images_are_named_and_nothing_is_cached(folder, own_cache):
-    (folder / "crane" / "text.png").write_text("no image")
-    whole = (folder / "crane" / "0.png").read_bytes()
-    (folder / "crane" / "half.png").write_bytes(whole[: len(whole) // 2])
-    (folder / "test").mkdir()
-    (folder / "train").mkdir()
-    for name in ("auk", "crane"):
-        (folder / name).rename(folder / "train" / name)
-    for name in ("dodo", "bee eater"):
-        (folder / name).rename(folder / "test" / name)
-    with pytest.raises(UsageError, match="2 images cannot be read") as error:
-        load_data(str(folder), image_size=4)
-    assert "half.png" in str(error.value)
-    assert "text.png" in str(error.value)
-    assert not list(own_cache.iterdir())
+    assert data.test.inputs[:][:, 0, 0, 0].tolist() == [2, 3]
 
 
 def test_unusual_image_kinds(tmp_path):
@@ -151,7 +123,7 @@ def test_a_list_is_the_folder_that_it_lists(photos, delimiter):
     path = write_list(photos, delimiter, absolute=delimiter == ";", encoding="utf-8-sig")
     listed, folder = (load_data(str(source), image_size=6) for source in (path, photos))
     for one, other in ((listed.train, folder.train), (listed.test, folder.test)):
-        np.testing.assert_array_equal(one.inputs, other.inputs)
+        np.testing.assert_array_equal(one.inputs[:], other.inputs[:])
         np.testing.assert_array_equal(one.labels, other.labels)
         assert (one.class_names, one.names()) == (other.class_names, other.names())
     assert {*listed.train.class_names, *listed.test.class_names} == {*CLASSES}
@@ -160,7 +132,7 @@ def test_a_list_is_the_folder_that_it_lists(photos, delimiter):
 def test_what_is_missing_is_named(photos):
     path = write_list(photos)
     (photos / "007" / "0, a.png").unlink()
-    with pytest.raises(UsageError, match=r"1 of 21 images are not there: .*007/0, a.png .*Paths are relative to"):
+    with pytest.raises(UsageError, match=r"1 images cannot be read; .*its folder\): .*007/0, a.png \(No such"):
         load_data(str(path))
     path.write_text("path,label\na.png,\n,b\nc.png,d\n")
     with pytest.raises(

@@ -16,7 +16,7 @@ from robustdml.data import RetrievalData, Split, load_data
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
 from robustdml.networks.backbones.choice import Origin, default_image_size, load_origin
-from robustdml.networks.preparation import map_features, store_split
+from robustdml.networks.stored_features import map_features, store_split
 from robustdml.progress import OnProgress, silent
 
 

@@ -68,7 +68,7 @@ def _key(source: Path) -> str:
 def _write(name: str, source: Path, file: BinaryIO) -> None:
     synsets = {synset.place: synset for synset in read_synsets(source)}
     texts = divide(name, _glosses_by_class(synsets))
-    features = _latent_semantic_analysis(texts.train.inputs, texts.test.inputs)
+    features = _latent_semantic_analysis(np.asarray(texts.train.inputs), np.asarray(texts.test.inputs))
     arrays: dict[str, Any] = {}
     for part, split, values in zip(("train", "test"), (texts.train, texts.test), features, strict=True):
         arrays |= {

@@ -17,7 +17,7 @@ def divide(name: str, whole: Split) -> RetrievalData:
 
 def centre(data: RetrievalData) -> RetrievalData:
     """Subtract the mean of the training features, so that cosines compare deviations from it."""
-    mean = data.train.inputs.mean(axis=0, dtype=np.float64)
+    mean = np.asarray(data.train.inputs).mean(axis=0, dtype=np.float64)
     train, test = (
         Split((split.inputs - mean).astype(np.float32), split.labels, split.class_names)
         for split in (data.train, data.test)

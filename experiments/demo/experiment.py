@@ -13,6 +13,7 @@ from experiments.demo.report import DemoOutcome
 from experiments.demo.timing import Shape, measure
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
+from robustdml.data.image_files import Inputs
 from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import prepare, resolve_device
 from robustdml.noise import with_wrong_labels
@@ -32,7 +33,7 @@ def run_demo(images: RetrievalData, seeds: int, epochs: int, shape: Shape, on_pr
     start = time.perf_counter()
     cpu = resolve_device("cpu")
     features = prepare(TrainingConfig(), images, cpu, on_progress).data
-    frozen = retrieval_metrics(features.test.inputs, features.test.labels)
+    frozen = retrieval_metrics(np.asarray(features.test.inputs), features.test.labels)
     runs: dict[str, list[TrainingResult]] = {}
     for method in METHODS_SHOWN:
         for seed in range(seeds):
@@ -66,7 +67,7 @@ def run_demo(images: RetrievalData, seeds: int, epochs: int, shape: Shape, on_pr
 
 
 def _neighbours(runs: dict[str, TrainingResult], features: RetrievalData, images: RetrievalData) -> list[Neighbours]:
-    labels, pixels = images.test.labels, images.test.inputs.astype(np.uint8, copy=False)
+    labels, pixels = images.test.labels, np.asarray(images.test.inputs, np.uint8)
     queries = np.random.default_rng(0).choice(len(labels), min(QUERIES, len(labels)), replace=False)
     rows = {method: _nearest(run, features.test.inputs, queries) for method, run in runs.items()}
     return [
@@ -81,7 +82,7 @@ def _neighbours(runs: dict[str, TrainingResult], features: RetrievalData, images
     ]
 
 
-def _nearest(run: TrainingResult, features: NDArray[np.generic], queries: NDArray[np.int64]) -> NDArray[np.int64]:
+def _nearest(run: TrainingResult, features: Inputs, queries: NDArray[np.int64]) -> NDArray[np.int64]:
     embeddings = torch.from_numpy(apply_in_batches(run.embedder, features, torch.device("cpu")))
     found: NDArray[np.int64] = nearest(embeddings, embeddings, FOUND, exclude_self=True).indices.numpy()
     return found[queries]

@@ -19,7 +19,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
 from robustdml.networks.backbones.choice import load_origin
-from robustdml.networks.preparation import store_split
+from robustdml.networks.stored_features import store_split
 from robustdml.plain_files import read_json
 from robustdml.progress import OnProgress
 from robustdml.retrieval import retrieval_metrics

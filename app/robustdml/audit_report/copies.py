@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robustdml.audit.features import blocks
+from robustdml.data.image_files import Inputs
 from robustdml.networks.models import unit_length
 from robustdml_ops.ops import nearest
 
@@ -16,7 +17,7 @@ SIDE, ALIKE = 16, 0.99
 MOST = 5
 
 
-def find_copies(images: NDArray[np.generic], parts: NDArray[np.bool_]) -> dict[int, list[int]]:
+def find_copies(images: Inputs, parts: NDArray[np.bool_]) -> dict[int, list[int]]:
     """Map test images (`parts` is true) to the training images that they are copies of; (N, channels, S, S)."""
     test, train = np.flatnonzero(parts), np.flatnonzero(~parts)
     found = nearest(_small(images, test), _small(images, train), min(MOST, len(train)))
@@ -28,7 +29,7 @@ def find_copies(images: NDArray[np.generic], parts: NDArray[np.bool_]) -> dict[i
     }
 
 
-def _small(images: NDArray[np.generic], rows: NDArray[np.int64]) -> Tensor:
+def _small(images: Inputs, rows: NDArray[np.int64]) -> Tensor:
     """Small grey images of some rows without their mean, of length 1, (n, SIDE²)."""
     out = torch.empty(len(rows), SIDE * SIDE)
     for block in blocks(len(rows), 256):

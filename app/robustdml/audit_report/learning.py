@@ -29,9 +29,7 @@ def learn_embeddings(
     config = replace(config, filter=replace(config.filter_options, on_trial=False))
     whole = Split(samples.inputs, samples.labels, samples.class_names)
     few = np.linspace(0, len(whole) - 1, min(len(whole), _EVALUATED)).astype(np.int64)
-    data = RetrievalData(
-        samples.source, whole, Split(np.asarray(whole.inputs[few]), whole.labels[few], whole.class_names)
-    )
+    data = RetrievalData(samples.source, whole, whole.take(few, whole.labels[few], whole.class_names))
     # Features of the frozen backbone are made once for all runs.
     prepared = prepare(config, data, resolve_device(device), on_progress)
     parts = []

@@ -22,6 +22,7 @@ from robustdml.audit_report.samples import AuditSamples
 from robustdml.data.images import MODES, to_square
 from robustdml.progress import OnProgress
 from robustdml.reports.html import in_browser, picture, policy, table
+from robustdml.reports.left_out import left_out_line
 from robustdml_ops.ops import nearest
 
 # Sides of a picture in pixels, by how many there are: all of them have at most so many pixels.
@@ -135,8 +136,6 @@ def _overview(samples: AuditSamples, findings: list[Finding], auditor: LabelAudi
     share, low, high = auditor.wrong_share_
     verdicts = Counter(one.verdict for one in findings)
     said = ", ".join(f"{count:,} {escape(verdict)}" for verdict, count in verdicts.most_common())
-    left_out = samples.left_out
-    more = f" … and {len(left_out) - 20:,} more" if len(left_out) > 20 else ""
     pairs = Counter((one.label, one.proposed) for one in findings if one.label != one.proposed)
     confused = [(given, proposed, str(count)) for (given, proposed), count in pairs.most_common(MOST_CONFUSIONS)]
     small = [(samples.class_names[label],) for label in auditor.small_classes_]
@@ -144,7 +143,7 @@ def _overview(samples: AuditSamples, findings: list[Finding], auditor: LabelAudi
         f"<h1>Labels of {escape(samples.source)}</h1>",
         f'<p class="finding">Of {len(findings):,} labels of {len(samples.class_names):,} classes about '
         f"<b>{share:.1%}</b> are wrong (95 % interval: {low:.1%} to {high:.1%}). Verdicts: {said}.</p>",
-        f"<p>{len(left_out):,} could not be judged: {escape('; '.join(left_out[:20]))}{more}.</p>" if left_out else "",
+        left_out_line(samples.left_out),
         f"<h2>Suspects</h2><p>{shown:,} labels that are not called right, class by class, worst first. Decide with the "
         "buttons or the keys on them. After each decision the next suspect without one comes up, so no other key is "
         "needed; <kbd>j</kbd> and <kbd>k</kbd> go on and back. With <kbd>Shift</kbd> a key decides for all suspects "

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from robustdml.cache import write_whole
 from robustdml.data.features import as_float32, checked_features, named_labels, sample_names
 from robustdml.data.folders import PARTS, folder_images, has_own_split, is_list, read_list
-from robustdml.data.images import few, write_decoded
+from robustdml.data.image_files import ImageFiles, Inputs, find_broken
+from robustdml.data.images import few
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
 from robustdml.plain_files import read_npz
@@ -30,13 +30,13 @@ class AuditSamples:
     names: list[str]  # Of each sample, its path or its place in the file, (N,)
     labels: NDArray[np.int64]  # int64, (N,), 0..C-1
     class_names: tuple[str, ...]  # C names
-    # Features, float32, (N, F), or images, uint8, (N, channels, S, S); None for files that are not decoded yet.
-    inputs: NDArray[np.generic] | None = None
+    # Features, float32, (N, F), or images, uint8, (N, channels, S, S); None for files that are not looked at yet.
+    inputs: Inputs | None = None
     left_out: list[str] = field(default_factory=list)  # What cannot be judged, with the reason
     outside: str | None = None  # What to say where a list names files that do not lie in its folder
     parts: list[str] = field(default_factory=list)  # ``train`` or ``test`` of each sample, (N,); empty without parts
 
-    def take(self, rows: NDArray[np.int64], inputs: NDArray[np.generic] | None, left_out: list[str]) -> "AuditSamples":
+    def take(self, rows: NDArray[np.int64], inputs: Inputs | None, left_out: list[str]) -> "AuditSamples":
         """Keep some samples."""
         used, labels = np.unique(self.labels[rows], return_inverse=True)
         return replace(
@@ -51,7 +51,7 @@ class AuditSamples:
 
 
 def read_samples(source: str, on_progress: OnProgress = silent) -> AuditSamples:
-    """Find the samples; images are not decoded yet."""
+    """Find the samples; images are not looked at yet."""
     if source in NAMED:
         train = NAMED[source].load().train
         return AuditSamples(source, train.names(), train.labels, train.class_names, train.inputs)
@@ -71,16 +71,14 @@ def read_samples(source: str, on_progress: OnProgress = silent) -> AuditSamples:
     raise UsageError(f"{source}: not a kind of file that can be audited; expected {EXPECTED}")
 
 
-def decode_images(samples: AuditSamples, size: int, store: Path, on_progress: OnProgress) -> AuditSamples:
-    """Decode all files into one array on the disk; those that cannot be read are left out."""
-    broken: dict[int, str] = {}
-    count, files = len(samples.names), [Path(name) for name in samples.names]
-    write_whole(store, lambda file: broken.update(write_decoded(files, size, file, on_progress)))
-    if len(broken) == count:
-        raise UsageError(f"none of the {count} images can be read: {few(list(broken.values()))}")
-    rows = np.array([row for row in range(count) if row not in broken])
-    images = np.load(store, mmap_mode="r")
-    return samples.take(rows, images if not broken else images[rows], list(broken.values()))
+def with_images(samples: AuditSamples, size: int, on_progress: OnProgress) -> AuditSamples:
+    """Bring the files in as images; those that cannot be read are left out."""
+    files = [Path(name) for name in samples.names]
+    broken = find_broken(files, on_progress)
+    if len(broken) == len(files):
+        raise UsageError(f"none of the {len(files)} images can be read: {few(list(broken.values()))}")
+    rows = np.delete(np.arange(len(files)), list(broken))
+    return samples.take(rows, ImageFiles([files[row] for row in rows], size), list(broken.values()))
 
 
 def _of_features(path: Path) -> AuditSamples:

@@ -3,7 +3,6 @@
 import argparse
 import hashlib
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -19,17 +18,18 @@ from robustdml.audit_report.findings import findings_of, write_findings
 from robustdml.audit_report.learning import learn_embeddings
 from robustdml.audit_report.page import render_page
 from robustdml.audit_report.questions import Section, ask
-from robustdml.audit_report.samples import EXPECTED, AuditSamples, decode_images, read_samples
+from robustdml.audit_report.samples import EXPECTED, AuditSamples, read_samples, with_images
 from robustdml.cache import NAMES, write_text
 from robustdml.command_line import path
 from robustdml.config import TrainingConfig
-from robustdml.data.images import few
+from robustdml.data.image_files import seen
 from robustdml.errors import UsageError, in_one_line
 from robustdml.locks import FILE_NAME as LOCK
 from robustdml.locks import sole_use
 from robustdml.networks.backbones.choice import check_installed, default_image_size
 from robustdml.plain_files import read_json, write_npz
 from robustdml.progress import OnProgress, progress_bar
+from robustdml.reports.left_out import say_left_out
 
 LABELS, PAGE, FEATURES, STATE = "labels.csv", "audit.html", "features.npz", "audit.json"
 
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         if samples.inputs is None:
             check_installed(config.backbone, config.backbone_weights)
             size = arguments.image_size or default_image_size(config.backbone)
-            samples = decode_images(samples, size, out / "images.npy", report)
+            samples = with_images(samples, size, report)
             _check_classes(samples)
         features = _features(samples, config, arguments, report)
         report("judging", 0, 0)
@@ -97,8 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         sections = ask(samples, findings, auditor.label_quality_, doubts)
         write_text(out / PAGE, render_page(samples, findings, auditor, features, sections, report))
-    if samples.left_out:
-        print(f"robustdml audit: left out {len(samples.left_out)}: {few(samples.left_out)}", file=sys.stderr)
+    say_left_out("audit", samples.left_out)
     Console().print(_summary(samples, auditor, sections))
     print(f"{out / PAGE}: look there, then try robustdml apply {out / LABELS} --to CLEAN")
     return 0
@@ -128,8 +127,8 @@ def _state(samples: AuditSamples, config: TrainingConfig, arguments: argparse.Na
     digest = hashlib.sha256()
     for name, label in zip(samples.names, samples.labels.tolist(), strict=True):
         # Images that were changed, or put right, in between would not go with what was made of the old ones.
-        seen = _seen(name) if samples.inputs is None else ""
-        digest.update(f"{name}\0{samples.class_names[label]}\0{seen}\0".encode("utf-8", NAMES))
+        when = seen(name) if samples.inputs is None else ""
+        digest.update(f"{name}\0{samples.class_names[label]}\0{when}\0".encode("utf-8", NAMES))
     if samples.inputs is not None and samples.inputs.ndim == 2:
         for start in range(0, len(samples.inputs), 4096):
             digest.update(np.ascontiguousarray(samples.inputs[start : start + 4096]).data)
@@ -140,14 +139,6 @@ def _state(samples: AuditSamples, config: TrainingConfig, arguments: argparse.Na
         "as_they_are": arguments.as_they_are,
         "image_size": arguments.image_size,
     }
-
-
-def _seen(file: str) -> str:
-    try:
-        status = os.stat(file)
-    except (OSError, ValueError):
-        return "missing"
-    return f"{status.st_size} {status.st_mtime_ns}"
 
 
 def _take_up(out: Path, state: dict[str, object]) -> None:

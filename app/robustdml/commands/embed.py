@@ -2,8 +2,6 @@
 
 import argparse
 import os
-import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +10,11 @@ from numpy.typing import NDArray
 
 from robustdml.command_line import path
 from robustdml.data.features import TEST, TRAIN
-from robustdml.data.images import few
 from robustdml.errors import UsageError
 from robustdml.networks.preparation import resolve_device
 from robustdml.plain_files import write_npz
 from robustdml.progress import OnProgress, progress_bar
+from robustdml.reports.left_out import say_left_out
 from robustdml.trained.embedder import BATCH_SIZE, TrainedEmbedder, load_embedder
 from robustdml.trained.embedding import Samples, embed_samples, find_samples
 
@@ -86,11 +84,6 @@ def embed_source(
     size, skip = arguments.batch_size, arguments.skip_broken
     found = embed_samples(embedder, samples, batch_size=size, skip_broken=skip, on_progress=on_progress)
     return Embedded(name, samples, *found)
-
-
-def say_left_out(command: str, left_out: Sequence[str]) -> None:
-    if left_out:
-        print(f"robustdml {command}: left out {len(left_out)}: {few(left_out)}", file=sys.stderr)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,12 +16,12 @@ from robustdml.commands.embed import (
     add_model_arguments,
     embed_source,
     open_model,
-    say_left_out,
 )
 from robustdml.data.images import few
 from robustdml.errors import UsageError
 from robustdml.progress import progress_bar
 from robustdml.reports.evaluation_report import PAGE, classes_of, rows_of, write_evaluation
+from robustdml.reports.left_out import say_left_out
 from robustdml.retrieval import METRICS, intervals_over_classes, retrieval_by_query
 from robustdml.verification import verify
 

@@ -13,10 +13,10 @@ from robustdml.commands.embed import (
     add_model_arguments,
     embed_source,
     open_model,
-    say_left_out,
 )
 from robustdml.errors import UsageError
 from robustdml.progress import progress_bar
+from robustdml.reports.left_out import say_left_out
 from robustdml.reports.search_page import picture_of, render_found
 from robustdml_ops.ops import nearest
 

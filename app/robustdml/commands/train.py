@@ -21,6 +21,7 @@ from robustdml.networks.preparation import resolve_device, untouched_features
 from robustdml.noise import with_wrong_labels
 from robustdml.options import Setting
 from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar
+from robustdml.reports.left_out import say_left_out
 from robustdml.reports.run_report import render_run, test_labels_note
 from robustdml.retrieval import METRICS
 from robustdml.run.audited_labels import describe
@@ -108,6 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         result = _train(settings, out, arguments.resume, arguments.checkpoint_every, world)
     if world.leads:
         _print(result, out)
+        say_left_out("train", result.left_out)
     return 0
 
 
@@ -149,6 +151,7 @@ def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
         image_size=default_image_size(config.backbone) if chosen.image_size is None else chosen.image_size,
         test_fraction=chosen.test_fraction,
         split_seed=chosen.split_seed,
+        skip_broken=chosen.skip_broken,
         on_progress=on_progress,
     )
     device = settings.place.device

@@ -6,18 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from robustdml.data.image_files import Inputs, Rows, rows_of
 from robustdml.errors import UsageError
-
-# Sample numbers of a batch, (B,).
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Split:
     """Samples and their labels."""
 
-    # Images, uint8, (N, channels, height, width), or features, float32, (N, F); may be memory-mapped.
-    inputs: NDArray[np.generic]
+    # Images, uint8, (N, channels, height, width), or features, float32 or float16, (N, F).
+    inputs: Inputs
     labels: NDArray[np.int64]  # (N,), values 0..C-1
     class_names: tuple[str, ...]  # C names, in the order of the labels
     sample_names: Sequence[object] | None = None  # Path of each sample or its place in the file, (N,); None: 0..N-1
@@ -50,7 +48,7 @@ class Split:
         """Take rows (n,) under the labels given, (n,), which need not be their own; without true labels."""
         names = None if self.sample_names is None else [self.sample_names[row] for row in rows]
         weights = None if self.weights is None else self.weights[rows]
-        return Split(self.inputs[rows], labels, class_names, names, weights)
+        return Split(rows_of(self.inputs, rows), labels, class_names, names, weights)
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ class RetrievalData:
     train: Split
     test: Split
     noise: str = "none"  # How training labels were made wrong on purpose, as ``symmetric:0.5``
+    left_out: tuple[str, ...] = ()  # Files and rows that are in neither split, with the reason
 
     @property
     def noise_rate(self) -> float:

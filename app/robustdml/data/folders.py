@@ -1,19 +1,17 @@
-"""Images in class folders or lists, decoded once into a memory-mapped array in the cache folder."""
+"""Images in class folders or lists."""
 
 import csv
-import hashlib
-import os
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from robustdml.cache import NAMES, cache_folder, make_once, read_array, write_checked
+from robustdml.cache import NAMES
 from robustdml.data.dataset import RetrievalData, Split, divide_classes
-from robustdml.data.images import few, image_files, is_image, write_decoded
+from robustdml.data.image_files import ImageFiles, Rows, find_broken
+from robustdml.data.images import few, image_files, is_image
 from robustdml.errors import UsageError, expanded
 from robustdml.progress import OnProgress, silent
 
@@ -33,18 +31,29 @@ class ListedImages:
     left_out: list[str] = field(default_factory=list)  # Rows that lack one of the two, with the reason
     loose: list[str] = field(default_factory=list)  # Images of a folder that lie in no class folder, with the reason
 
-    def take(self, classes: NDArray[np.int64]) -> "ListedImages":
-        """Take the images of some classes (ascending), class by class."""
-        rows = np.argsort(self.labels, kind="stable")
-        rows = rows[np.isin(self.labels[rows], classes)]
-        names = tuple(self.class_names[label] for label in classes)
-        return ListedImages([self.files[row] for row in rows], np.searchsorted(classes, self.labels[rows]), names)
+    def take(self, rows: Rows) -> "ListedImages":
+        """Keep some images (n,), and the classes that they have."""
+        used, labels = np.unique(self.labels[rows], return_inverse=True)
+        names = tuple(self.class_names[label] for label in used)
+        return ListedImages([self.files[row] for row in rows], labels.astype(np.int64), names)
 
-    def whole(self) -> "ListedImages":
-        """Refuse a list of which something is left out."""
-        if self.left_out:
-            raise UsageError(f"{len(self.left_out)} rows are not whole; fill or remove them: {few(self.left_out)}")
-        return self
+    def readable(self, skip_broken: bool, on_progress: OnProgress) -> tuple["ListedImages", list[str]]:
+        """Leave out images that cannot be read, or raise; also say what is left out, with that before."""
+        way_out = ", or skip broken ones"
+        if self.left_out and not skip_broken:
+            raise UsageError(
+                f"{len(self.left_out)} rows are not whole; fill or remove them{way_out}: {few(self.left_out)}"
+            )
+        broken = find_broken(self.files, on_progress)
+        if broken and not skip_broken:
+            raise UsageError(
+                f"{len(broken)} images cannot be read; repair or remove them{way_out} (paths in a list are relative to "
+                f"its folder): {few(list(broken.values()))}"
+            )
+        rows = np.delete(np.arange(len(self.files)), list(broken))
+        if not len(rows):
+            raise UsageError(f"none of the {len(self.files)} images can be read: {few(list(broken.values()))}")
+        return self.take(rows), [*self.loose, *self.left_out, *broken.values()]
 
 
 def is_list(path: Path) -> bool:
@@ -107,36 +116,38 @@ def _check_columns(path: Path, found: Any) -> None:
         )
 
 
-RECIPE_VERSION = 1
-
-
 def load_images(
-    path: Path, *, image_size: int, test_fraction: float, split_seed: int, on_progress: OnProgress = silent
+    path: Path,
+    *,
+    image_size: int,
+    test_fraction: float,
+    split_seed: int,
+    skip_broken: bool = False,
+    on_progress: OnProgress = silent,
 ) -> RetrievalData:
     """Read a list, ``path/class/…/image``, or ``path/train/class/…`` and ``path/test/class/…`` where both exist."""
     if image_size < 1:
         raise UsageError(f"image_size={image_size}: expected at least 1")
-    if has_own_split(path):
-        parts = [folder_images(path / part, on_progress) for part in PARTS]
-    else:
-        images = folder_images(path, on_progress) if path.is_dir() else _listed(path)
-        every = np.arange(len(images.class_names))
+    sources = [path / part for part in PARTS] if has_own_split(path) else [path]
+    left_out: list[str] = []
+    parts = []
+    for source in sources:
+        listed = folder_images(source, on_progress) if source.is_dir() else read_list(source)
+        part, without = listed.readable(skip_broken, on_progress)
+        parts.append(part)
+        left_out += without
+    if len(parts) == 1:
+        whole, every = parts[0], np.arange(len(parts[0].class_names))
         divided = divide_classes(len(every), str(path), test_fraction, split_seed) if test_fraction else (every, every)
-        parts = [images.take(classes) for classes in divided]
-    train, test = (_load_split(part, image_size, on_progress) for part in parts)
-    return RetrievalData(path.name, train, test)
-
-
-def _listed(path: Path) -> ListedImages:
-    """The images of a list, all of which must be there."""
-    listed = read_list(path).whole()
-    missing = [f"{file} (No such file)" for file in listed.files if not file.is_file()]
-    if missing:
-        raise UsageError(
-            f"{len(missing)} of {len(listed.files)} images are not there: {few(missing)}. Paths are relative to "
-            f"{path.parent.absolute()}"
+        in_order = np.argsort(whole.labels, kind="stable")
+        parts = [whole.take(in_order[np.isin(whole.labels[in_order], classes)]) for classes in divided]
+    train, test = (
+        Split(
+            ImageFiles(one.files, image_size), one.labels, one.class_names, [str(file.absolute()) for file in one.files]
         )
-    return listed
+        for one in parts
+    )
+    return RetrievalData(path.name, train, test, left_out=tuple(left_out))
 
 
 def folder_images(folder: Path, on_progress: OnProgress = silent) -> ListedImages:
@@ -169,28 +180,3 @@ def loose_images(folder: Path) -> list[Path]:
 def has_own_split(root: Path) -> bool:
     """Tell whether a folder holds a training and a test part."""
     return all((root / part).is_dir() for part in PARTS)
-
-
-def _load_split(images: ListedImages, image_size: int, on_progress: OnProgress) -> Split:
-    files = images.files
-    path = cache_folder() / f"images-{_fingerprint(files, image_size)}.npy"
-
-    def decode_all(output: BinaryIO) -> None:
-        broken = list(write_decoded(files, image_size, output, on_progress).values())
-        if broken:
-            raise UsageError(f"{len(broken)} images cannot be read; repair or remove them: {few(broken)}")
-
-    make_once(lambda: write_checked(path, decode_all), path)
-    return Split(read_array(path, "r"), images.labels, images.class_names, [str(file.absolute()) for file in files])
-
-
-def _fingerprint(files: list[Path], image_size: int) -> str:
-    """Hash of all that the decoded array depends on: paths, sizes and times of the files, and the image size."""
-    digest = hashlib.sha256(f"{RECIPE_VERSION} {image_size}".encode())
-    real = cache(os.path.realpath)  # Of folders alone, and by texts: there may be millions of files.
-    for path in map(os.fspath, files):
-        folder, name = os.path.split(path)
-        status = os.stat(path)
-        depends_on = f"{real(folder)}{os.sep}{name}\0{status.st_size}\0{status.st_mtime_ns}\0"
-        digest.update(depends_on.encode("utf-8", NAMES))
-    return digest.hexdigest()[:16]

@@ -25,6 +25,7 @@ def load_data(
     image_size: int = 224,
     test_fraction: float = 0.5,
     split_seed: int = 0,
+    skip_broken: bool = False,
     on_progress: OnProgress = silent,
 ) -> RetrievalData:
     """Load data by name or path.
@@ -40,6 +41,8 @@ def load_data(
         they are tested on.
     split_seed : int
         Seed of that choice of classes.
+    skip_broken : bool
+        Leave out images that cannot be read and rows that lack path or label, rather than raise; `left_out` names them.
     on_progress : callable
         Called with the work at hand, the steps done and the number of steps.
 
@@ -73,7 +76,12 @@ def load_data(
         raise UsageError(f"data {source!r}: no such file or folder{broken}; expected {expected_data()}{hint}")
     if path.is_dir() or is_list(path):
         return load_images(
-            path, image_size=image_size, test_fraction=test_fraction, split_seed=split_seed, on_progress=on_progress
+            path,
+            image_size=image_size,
+            test_fraction=test_fraction,
+            split_seed=split_seed,
+            skip_broken=skip_broken,
+            on_progress=on_progress,
         )
     if path.suffix != ".npz":
         raise UsageError(f"data {source!r}: a file of another kind; expected {expected_data()}")

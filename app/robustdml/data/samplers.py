@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from robustdml.data.dataset import Rows
+from robustdml.data.image_files import Rows
 from robustdml.errors import UsageError
 
 

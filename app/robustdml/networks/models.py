@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from robustdml.data.image_files import Inputs, batches_of
 from robustdml.errors import UsageError
 from robustdml.progress import OnProgress, silent
 
@@ -70,50 +71,63 @@ def as_tensor(inputs: NDArray[np.generic], device: torch.device) -> Tensor:
     """Bring a batch of a `Split` to a device, as a network takes it."""
     # A copy: a memory-mapped slice is read-only, which a tensor cannot be.
     tensor = torch.from_numpy(np.array(inputs)).to(device)
-    return tensor.float() / 255 if tensor.dtype == torch.uint8 else tensor
+    return tensor.float() / 255 if tensor.dtype == torch.uint8 else tensor.float()
+
+
+def batch_size_for(inputs: Inputs) -> int:
+    """Inputs at a time."""
+    pixels = int(np.prod(inputs.shape[2:])) if inputs.ndim == 4 else 1
+    return min(BATCH_SIZE, max(BATCH_PIXELS // pixels, 1))
 
 
 @torch.no_grad()
 def outputs_in_batches(
     network: nn.Module,
-    inputs: NDArray[np.generic],
+    inputs: Inputs,
     device: torch.device,
     batch_size: int | None = None,
     on_progress: OnProgress = silent,
+    first: int = 0,
 ) -> Iterator[NDArray[np.float32]]:
-    """Run a network in eval mode over all inputs, batch by batch, and leave it in the mode it was in."""
-    if batch_size is None:
-        pixels = int(np.prod(inputs.shape[2:])) if inputs.ndim == 4 else 1
-        batch_size = min(BATCH_SIZE, max(BATCH_PIXELS // pixels, 1))
+    """Run a network in eval mode over the inputs from `first` on, by batches, and leave it in the mode it was in."""
+    size = batch_size or batch_size_for(inputs)
     was_training = network.training
     network.eval()
     try:
-        for start in range(0, len(inputs), batch_size):
-            on_progress("features", start, len(inputs))
-            yield network(as_tensor(inputs[start : start + batch_size], device)).flatten(1).float().cpu().numpy()
+        slices = [slice(start, start + size) for start in range(first, len(inputs), size)]
+        for chosen, batch in zip(slices, batches_of(inputs, slices), strict=True):
+            on_progress("features", chosen.start, len(inputs))
+            yield network(as_tensor(batch, device)).flatten(1).float().cpu().numpy()
     finally:
         network.train(was_training)
 
 
 def apply_in_batches(
     network: nn.Module,
-    inputs: NDArray[np.generic],
+    inputs: Inputs,
     device: torch.device,
     batch_size: int | None = None,
     on_progress: OnProgress = silent,
 ) -> NDArray[np.float32]:
-    """Gather what `outputs_in_batches` makes of all inputs."""
-    return np.concatenate(list(outputs_in_batches(network, inputs, device, batch_size, on_progress)))
+    """Gather what `outputs_in_batches` makes of all inputs, (N, …)."""
+    whole, done = np.zeros((0, 0), np.float32), 0
+    for outputs in outputs_in_batches(network, inputs, device, batch_size, on_progress):
+        if not done:
+            whole = np.empty((len(inputs), outputs.shape[1]), np.float32)
+        whole[done : done + len(outputs)] = outputs
+        done += len(outputs)
+    return whole
 
 
 def embed_in_batches(
-    network: nn.Module, inputs: NDArray[np.generic], device: torch.device, on_progress: OnProgress = silent
+    network: nn.Module, inputs: Inputs, device: torch.device, on_progress: OnProgress = silent
 ) -> NDArray[np.float32]:
     """Embeddings of all inputs at length 1, as a model gives them that was saved."""
-    embeddings: NDArray[np.float32] = unit_length(
-        torch.from_numpy(apply_in_batches(network, inputs, device, on_progress=on_progress))
-    ).numpy()
-    return embeddings
+    rows = apply_in_batches(network, inputs, device, on_progress=on_progress)
+    # In place, and few at a time: there may be millions.
+    for block in torch.split(torch.from_numpy(rows), BATCH_SIZE):
+        block.copy_(unit_length(block))
+    return rows
 
 
 def count_features(backbone: nn.Module, sample: NDArray[np.generic], device: torch.device) -> int:

@@ -45,11 +45,12 @@ class Start:
         layer.bias.zero_().requires_grad_(False)
 
 
-def make_start(features: NDArray[np.float32], width: int) -> Start:
-    """Find the axes of features (N, F) at length 1: similarities are cosines, so nothing is centred."""
-    if len(features) > MOST_SAMPLES:
-        features = features[np.linspace(0, len(features) - 1, MOST_SAMPLES).astype(np.int64)]
-    unit = unit_length(torch.from_numpy(np.array(features, dtype=np.float32))).double()
+def make_start(features: NDArray[np.floating], width: int, rows: Rows | None = None) -> Start:
+    """Find the axes of features (N, F), or of some rows, at length 1: by the cosine, so nothing is centred."""
+    rows = np.arange(len(features)) if rows is None else rows
+    if len(rows) > MOST_SAMPLES:
+        rows = rows[np.linspace(0, len(rows) - 1, MOST_SAMPLES).astype(np.int64)]
+    unit = unit_length(torch.from_numpy(np.array(features[rows], dtype=np.float32))).double()
     if len(unit) >= unit.shape[1]:
         return Start(width, torch.linalg.eigh(unit.T @ unit).eigenvectors.flip(1).T.contiguous(), {})
     strengths, columns = torch.linalg.eigh(unit @ unit.T)
@@ -57,14 +58,14 @@ def make_start(features: NDArray[np.float32], width: int) -> Start:
     return Start(width, ((columns[:, found] / strengths[found].sqrt()).T @ unit).flip(0), {})
 
 
-def choose_start(features: NDArray[np.float32], labels: NDArray[np.int64], seed: int) -> Start:
+def choose_start(features: NDArray[np.floating], labels: NDArray[np.int64], seed: int) -> Start:
     """Take the narrowest start that loses little on half of the classes, by their labels and the others' axes."""
     size = features.shape[1]
     full = max(size, NARROWEST)
     seen, held = _halves(labels, seed)
     if not len(held):
         return make_start(features, full)
-    axes = make_start(features[seen], full).axes
+    axes = make_start(features, full, seen).axes
     rows = torch.from_numpy(np.array(features[held], dtype=np.float32)).double()
 
     def measure(projected: Tensor) -> dict[str, float]:

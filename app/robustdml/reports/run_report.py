@@ -13,6 +13,7 @@ from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
 from robustdml.methods.confident import ProcSimOptions
 from robustdml.reports.html import figure, page, picture, table
+from robustdml.reports.left_out import left_out_line
 from robustdml.reports.run_plots import History, curves, kappa_boxes, score_histogram
 from robustdml.run.audited_labels import describe
 from robustdml.run.evidence import CAPTION, HEAD, rows_of
@@ -60,6 +61,7 @@ def render_run(result: TrainingResult, data: RetrievalData | None = None) -> str
         f"<p>{escape(_data_line(result))}</p>",
         f'<p class="finding">{escape(harm)}</p>' if harm else "",
         table(["", "last epoch", untouched.lower()], figures),
+        left_out_line(result.left_out),
         f"<p>{escape(EXPLAINED)}</p>",
         *_chosen(result),
         "<h2>Retrieval</h2>",

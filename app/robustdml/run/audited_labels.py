@@ -4,7 +4,7 @@ import hashlib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from robustdml.audit_report.decisions import clean_labels
 from robustdml.audit_report.findings import Finding, read_findings
 from robustdml.config import CORRECT, DROP, WEIGHT, TrainingConfig
-from robustdml.data import Rows, Split
+from robustdml.data import Split
+from robustdml.data.image_files import rows_of
 from robustdml.data.images import few
 from robustdml.errors import UsageError, expanded
 from robustdml.networks.preparation import Prepared
@@ -123,19 +124,5 @@ def _taken(
 def _of_rows(split: Split, rows: NDArray[np.int64], labels: NDArray[np.int64]) -> Split:
     """Samples of some rows (n,), under labels (n,)."""
     names = split.names()
-    inputs = cast(NDArray[np.generic], _TakenRows(split.inputs, rows)) if split.is_images else split.inputs[rows]
+    inputs = rows_of(split.inputs, rows)
     return replace(split, inputs=inputs, labels=labels, sample_names=[names[row] for row in rows])
-
-
-class _TakenRows:
-    """Rows of an array that may be larger than memory, read on access."""
-
-    def __init__(self, array: NDArray[np.generic], rows: Rows) -> None:
-        self._array, self._rows = array, rows
-        self.shape, self.ndim, self.dtype = (len(rows), *array.shape[1:]), array.ndim, array.dtype
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, key: slice | int | Rows) -> NDArray[np.generic]:
-        return np.asarray(self._array[self._rows[key]])

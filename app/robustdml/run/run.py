@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from robustdml.config import PRINCIPAL, TrainingConfig
 from robustdml.data import Rows
+from robustdml.data.image_files import batches_of
 from robustdml.data.samplers import ClassBalancedSampler, RandomSampler
 from robustdml.errors import UsageError
 from robustdml.filters.filter import CORRECTED, AuditFilter, Filter, Judged, PrismFilter, label_quality
@@ -202,9 +203,10 @@ class Run:
             self.log.clear()
         self.network.train()
         title = f"epoch {self.epoch + 1} of {self.config.epochs}"
-        for rows in islice(self.sampler.batches(self.epoch), done.steps, None):
+        left = [self.world.part(rows) for rows in islice(self.sampler.batches(self.epoch), done.steps, None)]
+        for rows, inputs in zip(left, batches_of(self.prepared.data.train.inputs, left), strict=True):
             try:
-                value = self._step(self.world.part(rows))
+                value = self._step(rows, inputs)
             except NotFiniteError as error:
                 raise UsageError(f"epoch {self.epoch + 1}, step {done.steps + 1}: {error}") from error
             done.steps += 1
@@ -258,10 +260,10 @@ class Run:
             scores |= loss_input.scores()
         return scores
 
-    def _step(self, rows: Rows) -> Tensor | None:
+    def _step(self, rows: Rows, inputs: NDArray[np.generic]) -> Tensor | None:
         """Take a step and return the detached loss; no step, and None, where the filter keeps nothing."""
         with self._autocast():
-            embeddings = self.network(as_tensor(self.prepared.data.train.inputs[rows], self.device))
+            embeddings = self.network(as_tensor(inputs, self.device))
         judged = keep = value = None
         if self.filter is not None:
             proxies = None if self.method.proxies is None else self.method.proxies(self.loss)

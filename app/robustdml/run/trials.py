@@ -141,7 +141,7 @@ class Trials:
         run = self.run
         split = run.prepared.data.train
         data = RetrievalData(run.prepared.data.name, _of_rows(split, kept), _of_rows(split, held))
-        features = data.train.inputs.astype(np.float32, copy=False)
+        features = np.asarray(data.train.inputs, np.float32)
         start = make_start(features, run.embedding_size)
         prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
         untouched = judged_by_query(

@@ -33,6 +33,9 @@ class DataSettings(Options):
     )
     test_fraction: float = option(0.5, "fraction of the classes to test on; 0 trains on all, and tests on them")
     split_seed: int = option(0, "seed of the choice of test classes")
+    skip_broken: bool = option(
+        False, "leave out images that cannot be read and rows without path or label, and name them at the end"
+    )
 
 
 @dataclass(frozen=True)

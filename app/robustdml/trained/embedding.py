@@ -1,7 +1,6 @@
 """Images or features on a disk, and their embeddings: files are decoded a batch ahead."""
 
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from robustdml.data import Split
 from robustdml.data.features import TEST, TRAIN, load_splits
 from robustdml.data.folders import folder_images, has_own_split, is_list, loose_images, read_list
-from robustdml.data.images import SUFFIXES, decode, few, image_files, is_image
+from robustdml.data.images import SUFFIXES, few, image_files, is_image, read_ahead
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
 from robustdml.progress import OnProgress, silent
@@ -87,7 +86,7 @@ def _of_split(name: str, split: Split, card: ModelCard) -> Samples:
     if split.inputs.shape[1:] != card.input_shape:
         shape = "×".join(map(str, split.inputs.shape[1:]))
         raise UsageError(f"{name}: its samples are {shape}, and the model takes {card.takes}")
-    return Samples(name, split.inputs, split.labels if split.class_names else None, split.class_names)
+    return Samples(name, np.asarray(split.inputs), split.labels if split.class_names else None, split.class_names)
 
 
 def embed_samples(
@@ -128,20 +127,12 @@ def embed_samples(
 
 def _batches(
     samples: Samples, card: ModelCard, batch_size: int
-) -> Iterator[tuple[int, list[NDArray[np.generic] | str]]]:
+) -> Iterator[tuple[int, Sequence[NDArray[np.generic] | str]]]:
     """Place of the first sample, and the samples of a batch; a text instead of one that cannot be read."""
     starts = range(0, len(samples), batch_size)
     if not isinstance(samples.inputs, list):
         for start in starts:
             yield start, list(samples.inputs[start : start + batch_size])
         return
-    files = samples.inputs
-
-    def begin(start: int) -> list[Future[NDArray[np.uint8] | str]]:
-        return [pool.submit(decode, file, card.image_size, card.channels) for file in files[start : start + batch_size]]
-
-    with ThreadPoolExecutor() as pool:
-        ahead = begin(0)
-        for start in starts:
-            now, ahead = ahead, begin(start + batch_size)
-            yield start, [future.result() for future in now]
+    rows = [range(start, min(start + batch_size, len(samples))) for start in starts]
+    yield from zip(starts, read_ahead(samples.inputs, rows, card.image_size, card.channels), strict=True)

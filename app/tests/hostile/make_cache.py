@@ -10,7 +10,7 @@ from robustdml.data import load_data
 from robustdml.errors import disk_error
 from robustdml.networks.backbones.choice import Origin
 from robustdml.networks.models import SmallCNN
-from robustdml.networks.preparation import store_split
+from robustdml.networks.stored_features import store_split
 
 
 def main(photographs: str) -> None:

@@ -1,0 +1,114 @@
+"""Images that stay in their files: decoded when a batch needs them, and checked once for broken ones."""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robustdml.cache import NAMES, cache_folder, write_text
+from robustdml.data.images import few, read_ahead
+from robustdml.errors import UsageError
+from robustdml.plain_files import read_json
+from robustdml.progress import OnProgress
+
+# Sample numbers of a batch, (B,).
+Rows: TypeAlias = NDArray[np.int64]
+# Files between two notes of how far a check has come, and the side of the images in it.
+_BLOCK, _SIDE = 1024, 8
+
+
+class Inputs(Protocol):
+    """What a split has of its samples: an array, or `ImageFiles`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of samples, and the shape of one."""
+
+    @property
+    def ndim(self) -> int:
+        """4 of images, 2 of features."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of what indexing gives."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+
+class ImageFiles:
+    """Images in files, uint8 (N, channels, size, size): indexing decodes them, and nothing is kept."""
+
+    ndim, dtype = 4, np.dtype(np.uint8)
+
+    def __init__(self, files: Sequence[Path], size: int, channels: int = 3) -> None:
+        self.files, self.shape = files, (len(files), channels, size, size)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, key: slice | Rows | int) -> NDArray[np.uint8]:
+        if isinstance(key, int | np.integer):
+            return np.asarray(self[np.array([key])][0])
+        return next(self.batches([key]))
+
+    def batches(self, chosen: Iterable[slice | Rows]) -> Iterator[NDArray[np.uint8]]:
+        """Decode batches, each while the one before is used."""
+        every = range(len(self))
+        rows = (every[key] if isinstance(key, slice) else key.tolist() for key in chosen)
+        for images in read_ahead(self.files, rows, self.shape[2], self.shape[1]):
+            if broken := [one for one in images if isinstance(one, str)]:
+                raise UsageError(f"{len(broken)} images can be read no longer: {few(broken)}")
+            yield np.stack(images) if images else np.zeros((0, *self.shape[1:]), np.uint8)
+
+
+def rows_of(inputs: Inputs, rows: Rows) -> Inputs:
+    """Take some samples; of files none is decoded."""
+    if isinstance(inputs, ImageFiles):
+        return ImageFiles([inputs.files[row] for row in rows], inputs.shape[2], inputs.shape[1])
+    taken: NDArray[np.generic] = inputs[rows]
+    return taken
+
+
+def batches_of(inputs: Inputs, chosen: Iterable[slice | Rows]) -> Iterator[NDArray[np.generic]]:
+    """Give batch after batch; files are decoded a batch ahead."""
+    return inputs.batches(chosen) if isinstance(inputs, ImageFiles) else (inputs[key] for key in chosen)
+
+
+def find_broken(files: Sequence[Path], on_progress: OnProgress) -> dict[int, str]:
+    """Find the files that cannot be read, by row, with the reason; an interrupted check goes on where it was."""
+    path = cache_folder() / "checked" / f"{fingerprint(files)}.json"
+    known = read_json(path, "list of broken images; delete it, and it is made again") if path.exists() else {}
+    done, broken = known.get("done", 0), {int(row): reason for row, reason in known.get("broken", {}).items()}
+    blocks = [range(start, min(start + _BLOCK, len(files))) for start in range(done, len(files), _BLOCK)]
+    for block, images in zip(blocks, read_ahead(files, blocks, _SIDE), strict=True):
+        on_progress("checking images", block.start, len(files))
+        broken |= {row: one for row, one in zip(block, images, strict=True) if isinstance(one, str)}
+        write_text(path, json.dumps({"done": block.stop, "broken": broken}))
+    return broken
+
+
+def fingerprint(files: Sequence[Path]) -> str:
+    """Hash of paths, sizes and times of files."""
+    digest = hashlib.sha256()
+    real = cache(os.path.realpath)  # Of folders alone, and by texts: there may be millions of files.
+    for path in map(os.fspath, files):
+        folder, name = os.path.split(path)
+        digest.update(f"{real(folder)}{os.sep}{name}\0{seen(path)}\0".encode("utf-8", NAMES))
+    return digest.hexdigest()[:16]
+
+
+def seen(file: str) -> str:
+    """Size and time of a file, as a text."""
+    try:
+        status = os.stat(file)
+    except (OSError, ValueError):
+        return "missing"
+    return f"{status.st_size} {status.st_mtime_ns}"
