@@ -144,14 +144,6 @@ def audit_training() -> str:
     return study("audit-training", "glyphs", "MAP@R")
 
 
-def audit_digits() -> str:
-    """F1 on scikit-learn's digits."""
-    content = stored("audit-digits")
-    return table(
-        ["wrong labels", *content["columns"]], ([name, *map(score, row)] for name, row in content["f1"].items())
-    )
-
-
 def audit_classes() -> str:
     """Precision and recall of planted classes and copies, means over the seeds."""
     titles = {"one": "two classes that are one", "two": "a class that is two", "copies": "copies in train and test"}
@@ -231,7 +223,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "negatives": lambda: study("negatives", "glyphs-large", "MAP@R"),
     "audit": audit,
     "audit-training": audit_training,
-    "audit-digits": audit_digits,
     "audit-classes": audit_classes,
     "procsim-gain": procsim_gain,
     "claims": claims,

@@ -1,163 +1,191 @@
-"""Wrong labels found by ``robustdml audit``, by its auditor on the untouched features, and by others.
+"""Wrong labels found by the auditor and by cleanlab, on small data sets of many kinds.
 
-    python -m experiments.bench.audit --data glyphs --seeds 3 --out out/audit
+    python -m experiments.bench.audit --part choosing --out out/audit
+    python -m experiments.bench.audit --part report --seeds 5 --out out/audit --store experiments/results/audit.json
 
-Every outcome is a line of OUT/outcomes.jsonl; the same command goes on with what is missing, and prints the table.
-Needs ``pip install 'robustdml_ops[audit]' 'cleanlab[datalab]'``. Every cell is a process of its own: the megabytes are
-the most that it held, Python and all packages among them.
+Settings, and the form of cleanlab to compare with, are chosen on the choosing sets. Every outcome is a line of
+OUT/outcomes.jsonl; the same command goes on with what is missing. ``--part glyphs`` learns embeddings of Glyphs from
+its labels first. Needs ``pip install cleanlab``.
 """
 
 import argparse
 import json
-from concurrent.futures import ProcessPoolExecutor
-from itertools import groupby
-from multiprocessing import get_context
+import time
 from pathlib import Path
+from statistics import fmean, median
 
 import numpy as np
-import torch
-from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
-from experiments.bench.audit_tools import TOOLS, Answer, Outcome, run_tools
+from experiments.bench.audit_sets import SETS, Samples, load_set
+from experiments.bench.audit_tools import CLEANLAB, LEARNT, OURS, Answer, answers
+from experiments.noise import noisy_data
 from robustdml.config import TrainingConfig
-from robustdml.data import load_data
-from robustdml.errors import UsageError
-from robustdml.networks.preparation import Prepared, prepare
-from robustdml.noise import with_wrong_labels
+from robustdml.data.dataset import RetrievalData, Split
 
-NOISES = (
-    "none",
-    "symmetric:0.02",
-    "symmetric:0.05",
-    "symmetric:0.1",
-    "symmetric:0.2",
-    "symmetric:0.5",
-    "symmetric:0.7",
-    "small-cluster:0.5",
-    "semantic:0.5",
-    "long-tailed:0.5",
-    "class-conditional:0.3",
-)
+NOISES = ("none", "uniform:0.05", "uniform:0.2", "uniform:0.4", "class-conditional:0.2")
 BINS = 10
+# The best on the choosing sets.
+FORM = "cleanlab, logistic regression, prune_by_noise_rate"
 
 
-def measure(answer: Answer, labels: np.ndarray, truth: np.ndarray) -> dict[str, object]:
-    quality, issues, proposed = answer
+def measure(answer: Answer, labels: NDArray[np.int64], truth: NDArray[np.int64]) -> dict[str, object]:
     wrong = labels != truth
-    hits = int((issues & wrong).sum())
-    precision, recall = hits / max(int(issues.sum()), 1), hits / max(int(wrong.sum()), 1)
-    groups = np.minimum((quality * BINS).astype(int), BINS - 1)
-    reliability = [
-        [float(quality[groups == group].mean()), float((~wrong)[groups == group].mean()), int((groups == group).sum())]
-        for group in np.unique(groups)
-    ]
-    return {
-        "auc": float(roc_auc_score(~wrong, quality)) if wrong.any() else float("nan"),
-        "precision": precision if wrong.any() else float("nan"),
-        "recall": recall if wrong.any() else float("nan"),
-        "f1": 2 * precision * recall / max(precision + recall, 1e-12) if wrong.any() else float("nan"),
-        "flagged": float(issues.mean()),
-        "proposals": float((proposed == truth)[issues & wrong].mean()) if hits else float("nan"),
-        "ece": sum(abs(said - was) * count for said, was, count in reliability) / len(labels),
-        "reliability": reliability,
+    hits = int((answer.issues & wrong).sum())
+    precision, recall = hits / max(int(answer.issues.sum()), 1), hits / max(int(wrong.sum()), 1)
+    out: dict[str, object] = {
+        "rate": float(wrong.mean()),
+        "precision": precision,
+        "recall": recall,
+        "f1": 2 * precision * recall / max(precision + recall, 1e-12),
+        "auc": float(roc_auc_score(~wrong, answer.quality)) if wrong.any() else None,
+        "proposals": float((answer.proposed == truth)[answer.issues & wrong].mean()) if hits else None,
     }
+    if answer.share is not None and answer.called_wrong is not None:
+        groups = np.minimum((answer.quality * BINS).astype(int), BINS - 1)
+        gaps = np.bincount(groups, weights=~wrong - answer.quality)
+        out |= {
+            "ece": float(np.abs(gaps).sum() / len(labels)),
+            "share": answer.share.tolist(),
+            "called wrong": float(answer.called_wrong[~wrong].mean()),
+            "found": float(answer.called_wrong[wrong].mean()) if wrong.any() else None,
+        }
+    return out
 
 
-def noisy(prepared: Prepared, noise: str, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Labels given and true ones, in one numbering; None where the data cannot have such noise."""
-    train = prepared.data.train
-    try:
-        labels = with_wrong_labels(prepared.data, noise, seed).train.labels
-    except UsageError:
-        return None
-    # Small-cluster noise dissolves classes: those that are left are numbered anew, the others are no answer.
+def noisy(samples: Samples, noise: str, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Labels given, and the true ones, in one numbering: classes without a label are left out."""
+    features, truth = samples
+    split = Split(features, truth, tuple(map(str, range(int(truth.max()) + 1))))
+    kind, _, rate = noise.partition(":")
+    if kind == "uniform":
+        # Each label by itself: `symmetric` takes the same share of each class, which of two samples is none.
+        random = np.random.default_rng(seed)
+        step = random.integers(1, split.num_classes, len(truth)) * (random.random(len(truth)) < float(rate))
+        labels = (truth + step) % split.num_classes
+    else:
+        labels = noisy_data(TrainingConfig(seed=seed), RetrievalData("bench", split, split), noise).train.labels
     used, given = np.unique(labels, return_inverse=True)
-    number = np.full(train.num_classes, -1)
+    number = np.full(split.num_classes, -1)
     number[used] = np.arange(len(used))
-    return given, number[train.labels]
+    return given, number[truth]
+
+
+def run(names: list[str], tools: list[str], noises: list[str], seeds: range, path: Path) -> list[dict]:
+    """Add what is missing to the outcomes in `path`, and give all of these sets, tools, noises and seeds."""
+    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    wanted = []
+    for name in names:
+        samples = None
+        for key in [{"data": name, "noise": noise, "seed": seed} for seed in seeds for noise in noises]:
+            found = {one["tool"]: one for one in done if key.items() <= one.items()}
+            left = [tool for tool in tools if tool not in found]
+            if left:
+                samples = samples or load_set(name)
+                case = noisy(samples, key["noise"], key["seed"])
+                for tool, answer in answers(samples[0], case[0], key["seed"], left).items():
+                    start = time.perf_counter()
+                    found[tool] = key | {"tool": tool} | measure(answer(), *case)
+                    found[tool]["seconds"] = time.perf_counter() - start
+                    with path.open("a") as file:
+                        file.write(json.dumps(found[tool]) + "\n")
+            wanted += [found[tool] for tool in tools]
+    return wanted
+
+
+def cells(outcomes: list[dict], tool: str, column: str) -> dict[tuple[str, str], float]:
+    """Means over the seeds by data set and noise, of wrong labels alone."""
+    values: dict[tuple[str, str], list[float]] = {}
+    for one in outcomes:
+        if one["tool"] == tool and one["noise"] != "none":
+            values.setdefault((one["data"], one["noise"]), []).append(one[column])
+    return {cell: fmean(found) for cell, found in values.items()}
+
+
+def best_form(outcomes: list[dict]) -> str:
+    """The form of cleanlab with the highest mean F1."""
+    return max(CLEANLAB, key=lambda form: fmean(cells(outcomes, form, "f1").values()))
+
+
+def summary(outcomes: list[dict], form: str) -> dict[str, dict[str, float]]:
+    """Figures by kind of data and over all."""
+    ours = [one for one in outcomes if one["tool"] == OURS]
+    out = {}
+    for kind in (*dict.fromkeys(SETS[one["data"]].kind for one in ours), "all"):
+        some = [one for one in outcomes if kind in ("all", SETS[one["data"]].kind)]
+        f1, other = (cells(some, tool, "f1") for tool in (OURS, form))
+        mine = [one for one in some if one["tool"] == OURS]
+        ece = {}
+        for one in mine:
+            ece.setdefault((one["data"], one["noise"]), []).append(one["ece"])
+        means = [fmean(values) for values in ece.values()]
+        clean: dict[str, list[float]] = {}
+        for one in mine:
+            if one["noise"] == "none":
+                clean.setdefault(one["data"], []).append(one["called wrong"])
+        out[kind] = {
+            "cells": len(f1),
+            "f1": fmean(f1.values()),
+            "cleanlab f1": fmean(other.values()),
+            "at or above": sum(f1[cell] >= other[cell] for cell in f1),
+            "auc": fmean(cells(some, OURS, "auc").values()),
+            "least auc": min(cells(some, OURS, "auc").values()),
+            "cleanlab auc": fmean(cells(some, form, "auc").values()),
+            "ece": median(means),
+            "ece at most 0.05": fmean(value <= 0.05 for value in means),
+            "interval holds": fmean(one["share"][1] <= one["rate"] <= one["share"][2] for one in mine),
+            "interval width": fmean(one["share"][2] - one["share"][1] for one in mine),
+            "called wrong, clean": max(fmean(values) for values in clean.values()) if clean else None,
+            "found": fmean(cells(some, OURS, "found").values()),
+            "seconds": fmean(one["seconds"] for one in mine),
+        }
+    return out
+
+
+def by_noise(outcomes: list[dict]) -> dict[str, dict[str, float]]:
+    """Figures of learnt embeddings by noise."""
+    out = {}
+    for noise in dict.fromkeys(one["noise"] for one in outcomes):
+        f1 = {
+            tool: [one["f1"] for one in outcomes if (one["noise"], one["tool"]) == (noise, tool)]
+            for tool in (LEARNT, OURS, FORM)
+        }
+        learnt = [one for one in outcomes if (one["noise"], one["tool"]) == (noise, LEARNT)]
+        rest = {
+            column: fmean(one[column] for one in learnt) for column in ("precision", "recall", "ece", "called wrong")
+        }
+        out[noise] = {tool: fmean(values) for tool, values in f1.items()} | rest
+    return out
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", default="glyphs")
+    parser.add_argument("--part", choices=["choosing", "report", "glyphs"], default="choosing")
+    parser.add_argument("--data", nargs="+", help="only these of the part")
     parser.add_argument("--noise", nargs="+", default=NOISES)
-    parser.add_argument("--tools", nargs="+", default=list(TOOLS), choices=list(TOOLS))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--diagram", type=Path, help="an .svg file of how far the probabilities of the first tool hold")
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--store", type=Path, help="the result as .json")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / "outcomes.jsonl"
-    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    prepared = prepare(TrainingConfig(), load_data(given.data), torch.device("cpu"))
-    features = given.out / f"{given.data}.npy"
-    np.save(features, np.asarray(prepared.data.train.inputs, dtype=np.float32))
-    # Processes that begin without what this one holds.
-    processes = get_context("forkserver")
-    processes.set_forkserver_preload(["experiments.bench.audit_tools"])
-    for key in [
-        {"data": given.data, "noise": noise, "seed": seed} for seed in range(given.seeds) for noise in given.noise
-    ]:
-        left = [name for name in given.tools if not any((key | {"tool": name}).items() <= one.items() for one in done)]
-        case = noisy(prepared, key["noise"], key["seed"]) if left else None
-        if case is None:
-            continue
-        for _, names in groupby(sorted(left, key=_basis), _basis):
-            with ProcessPoolExecutor(1, processes) as pool:
-                outcomes = pool.submit(run_tools, list(names), features, case[0], key["seed"]).result()
-            for name, outcome in outcomes.items():
-                if not isinstance(outcome, Outcome):
-                    print(f"{key['noise']}, seed {key['seed']}, {name}: {outcome}")
-                    continue
-                took = {"seconds": outcome.seconds, "megabytes": outcome.megabytes}
-                done.append(key | {"tool": name} | measure(outcome.answer, *case) | took)
-                with path.open("a") as file:
-                    file.write(json.dumps(done[-1]) + "\n")
-    print_tables(done)
-    if given.diagram:
-        draw_reliability([one for one in done if one["tool"] == given.tools[0]], given.diagram)
-
-
-def _basis(tool: str) -> str:
-    # Of tools that share none, each is alone: memory is that of the process.
-    basis = TOOLS[tool].basis.__name__
-    return tool if basis == "untouched" else basis
-
-
-def print_tables(outcomes: list[dict]) -> None:
-    columns = ("auc", "precision", "recall", "f1", "flagged", "proposals", "ece", "seconds", "megabytes")
-    for data in dict.fromkeys(one["data"] for one in outcomes):
-        for noise in dict.fromkeys(one["noise"] for one in outcomes if one["data"] == data):
-            print(f"\n### {data}, {noise}\n\n| tool | seeds | {' | '.join(columns)} |\n|{'---|' * (len(columns) + 2)}")
-            for tool in TOOLS:
-                cells = [one for one in outcomes if (one["data"], one["noise"], one["tool"]) == (data, noise, tool)]
-                if cells:
-                    means = [np.mean([one[column] for one in cells]) for column in columns]
-                    shown = [
-                        "–" if np.isnan(v) else f"{v:.0f}" if c in ("seconds", "megabytes") else f"{v:.3f}"
-                        for c, v in zip(columns, means, strict=True)
-                    ]
-                    print(f"| {tool} | {len(cells)} | {' | '.join(shown)} |")
-
-
-def draw_reliability(outcomes: list[dict], path: Path) -> None:
-    noises = [noise for noise in dict.fromkeys(one["noise"] for one in outcomes) if noise != "none"]
-    figure = Figure(figsize=(12, 6), layout="constrained")
-    axes = figure.subplots(2, -(-len(noises) // 2), sharex=True, sharey=True, squeeze=False)
-    for ax, noise in zip(axes.flat, noises, strict=False):
-        cells = [one for one in outcomes if one["noise"] == noise]
-        ax.plot([0, 1], [0, 1], color="#8a8f98", linewidth=1)
-        for one in cells:
-            said, was, count = np.array(one["reliability"]).T
-            ax.plot(said, was, color="#0072b2", linewidth=1)
-            ax.scatter(said, was, 300 * count / count.sum() + 4, color="#0072b2")
-        ax.set_title(f"{noise}, ECE {np.mean([one['ece'] for one in cells]):.3f}", fontsize=10)
-    for ax in axes.flat[len(noises) :]:
-        ax.set_axis_off()
-    figure.supxlabel("probability that the label is right")
-    figure.supylabel("share of right labels")
-    figure.savefig(path)
+    names = given.data or [name for name, one in SETS.items() if one.part == given.part]
+    tools = [OURS, *(CLEANLAB if given.part == "choosing" else [FORM])]
+    if given.part == "glyphs":
+        tools.append(LEARNT)
+    outcomes = run(names, tools, given.noise, range(given.seeds), given.out / "outcomes.jsonl")
+    if given.part == "choosing":
+        print("best form of cleanlab:", best_form(outcomes))
+    found = by_noise(outcomes) if given.part == "glyphs" else summary(outcomes, FORM)
+    for name, figures in found.items():
+        print(name, {key: value if value is None else round(value, 3) for key, value in figures.items()})
+    if given.store:
+        content = {
+            "command": f"python -m experiments.bench.audit --part {given.part} --seeds {given.seeds}",
+            "cleanlab": FORM,
+            "results": found,
+        }
+        given.store.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,20 +1,23 @@
 """Auditors that `experiments.bench.audit` compares: ours, cleanlab, confident learning, a vote of neighbours."""
 
-import resource
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from robustdml.audit import LabelAuditor
+from robustdml.audit.auditor import NO_CLASS, WRONG
 from robustdml.audit.features import principal_rows
 from robustdml.audit_report.learning import learn_embeddings
 from robustdml.audit_report.samples import AuditSamples
@@ -27,127 +30,84 @@ NEIGHBOURS = 20
 class Answer(NamedTuple):
     """What a tool says of each sample."""
 
-    quality: np.ndarray  # how right its label is
-    issues: np.ndarray  # whether it is wrong
-    proposed: np.ndarray  # what it should be
+    quality: NDArray[np.floating]  # how right its label is
+    issues: NDArray[np.bool_]  # whether it is wrong
+    proposed: NDArray[np.int64]  # what it should be
+    # Of ours alone: whether the verdict is that it is wrong, and the share of wrong labels with its interval.
+    called_wrong: NDArray[np.bool_] | None = None
+    share: NDArray[np.float64] | None = None
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Features and labels, numbers from 0 on, each of which is there."""
-
-    features: np.ndarray
-    labels: np.ndarray
-    seed: int
-
-
-# What several tools work on, such as the probabilities of one model: made once, and its seconds count for each of them.
-Basis = Callable[[Problem], np.ndarray]
-
-
-@dataclass(frozen=True)
-class Tool:
-    """A tool: what it works on, and what it makes of that and the labels."""
-
-    basis: Basis
-    judge: Callable[[Problem, np.ndarray], Answer]
-
-
-def learnt_embeddings(problem: Problem, runs: int = 1) -> np.ndarray:
-    names = [str(place) for place in range(len(problem.labels))]
-    classes = tuple(str(label) for label in range(int(problem.labels.max()) + 1))
-    samples = AuditSamples("bench", names, problem.labels, classes, problem.features)
-    with tempfile.TemporaryDirectory() as folder:
-        return learn_embeddings(samples, TrainingConfig(seed=problem.seed), runs, Path(folder), "cpu", lambda *_: None)
-
-
-def untouched(problem: Problem) -> np.ndarray:
-    return problem.features
-
-
-def logistic(problem: Problem) -> np.ndarray:
+def logistic(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
     # Of C = 0.3, 3 and 30 the best on validation letters: AUC 0.936, 0.986 and 0.976 with half of the labels wrong.
-    model = LogisticRegression(C=3, max_iter=100)
-    rows = principal_rows(problem.features).numpy()
-    return cross_val_predict(model, rows, problem.labels, cv=FOLDS, method="predict_proba")
+    return _in_folds(LogisticRegression(C=3, max_iter=100), principal_rows(features).numpy(), labels)
 
 
-def neighbours(problem: Problem) -> np.ndarray:
-    rows = problem.features / np.linalg.norm(problem.features, axis=1, keepdims=True).clip(1e-12)
-    model = KNeighborsClassifier(NEIGHBOURS, metric="cosine", algorithm="brute")
-    return cross_val_predict(model, rows, problem.labels, cv=FOLDS, method="predict_proba")
+def scaled_logistic(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    return _in_folds(make_pipeline(StandardScaler(), LogisticRegression(max_iter=100)), features, labels)
 
 
-def auditor(problem: Problem, features: np.ndarray) -> Answer:
-    found = LabelAuditor(features_learnt=features is not problem.features).fit(features, problem.labels)
-    return Answer(found.label_quality_, found.issues_, found.proposed_labels_)
+def neighbours(features: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    rows = features / np.linalg.norm(features, axis=1, keepdims=True).clip(1e-12)
+    return _in_folds(KNeighborsClassifier(NEIGHBOURS, metric="cosine", algorithm="brute"), rows, labels)
 
 
-def _cleanlab(by: str) -> Callable[[Problem, np.ndarray], Answer]:
-    def judge(problem: Problem, probabilities: np.ndarray) -> Answer:
-        from cleanlab.filter import find_label_issues  # of the extra [audit], which this bench alone needs
-        from cleanlab.rank import get_label_quality_scores
-
-        issues = find_label_issues(problem.labels, probabilities, filter_by=by, n_jobs=1)
-        return Answer(get_label_quality_scores(problem.labels, probabilities), issues, probabilities.argmax(1))
-
-    return judge
-
-
-def datalab(problem: Problem, features: np.ndarray) -> Answer:
-    from cleanlab import Datalab  # needs pip install 'cleanlab[datalab]'
-
-    lab = Datalab({"label": problem.labels.tolist()}, label_name="label", verbosity=0)
-    # One process: it hands its arrays over by forking, which a process of a fork server does not do.
-    alone = {"clean_learning_kwargs": {"find_label_issues_kwargs": {"n_jobs": 1}}}
-    lab.find_issues(features=principal_rows(features).numpy(), issue_types={"label": alone})
-    found = lab.get_issues("label")
-    return Answer(*(found[key].to_numpy() for key in ("label_score", "is_label_issue", "predicted_label")))
-
-
-def vote(problem: Problem, probabilities: np.ndarray) -> Answer:
-    voted = probabilities.argmax(1)
-    return Answer(probabilities[np.arange(len(voted)), problem.labels], voted != problem.labels, voted)
-
-
-TOOLS = {
-    "robustdml audit": Tool(learnt_embeddings, auditor),
-    "LabelAuditor, untouched features": Tool(untouched, auditor),
-    "cleanlab, logistic regression in 5 folds": Tool(logistic, _cleanlab("prune_by_noise_rate")),
-    "confident learning, the same regression": Tool(logistic, _cleanlab("confident_learning")),
-    "cleanlab, 20 neighbours": Tool(neighbours, _cleanlab("prune_by_noise_rate")),
-    "cleanlab's Datalab on features": Tool(untouched, datalab),
-    "vote of 20 neighbours": Tool(neighbours, vote),
-}
-
-
-class Outcome(NamedTuple):
-    """What a tool says, and what it took."""
-
-    answer: Answer
-    seconds: float
-    megabytes: float
-
-
-def run_tools(names: list[str], features: Path, labels: np.ndarray, seed: int) -> dict[str, Outcome | str]:
-    """Run tools that share their basis; in place of an outcome why a tool has none. Memory is that of the process."""
-    problem = Problem(np.load(features, mmap_mode="r"), labels, seed)
-    out: dict[str, Outcome | str] = {}
+def _in_folds(model: object, rows: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    folds = max(min(FOLDS, int(np.bincount(labels).max())), 2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        start = time.perf_counter()
-        try:
-            basis = TOOLS[names[0]].basis(problem)
-        except ValueError as error:
-            return dict.fromkeys(names, str(error))
-        shared = time.perf_counter() - start
-        for name in names:
-            start = time.perf_counter()
-            try:
-                answer = TOOLS[name].judge(problem, basis)
-            except (ValueError, ImportError) as error:
-                out[name] = str(error)
-                continue
-            seconds = shared + time.perf_counter() - start
-            out[name] = Outcome(answer, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    return out
+        probabilities: NDArray[np.float64] = cross_val_predict(model, rows, labels, cv=folds, method="predict_proba")
+    return probabilities
+
+
+MODELS: dict[str, Callable[[NDArray[np.float32], NDArray[np.int64]], NDArray[np.float64]]] = {
+    "logistic regression": logistic,
+    "logistic regression of scaled columns": scaled_logistic,
+    "20 neighbours": neighbours,
+}
+FILTERS = ("prune_by_noise_rate", "confident_learning")
+CLEANLAB = {f"cleanlab, {model}, {by}": (model, by) for model, by in product(MODELS, FILTERS)}
+
+
+def cleanlab(labels: NDArray[np.int64], probabilities: NDArray[np.float64], by: str) -> Answer:
+    from cleanlab.filter import find_label_issues  # of the extra [audit], which this bench alone needs
+    from cleanlab.rank import get_label_quality_scores
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        issues = find_label_issues(labels, probabilities, filter_by=by, n_jobs=1)
+        return Answer(get_label_quality_scores(labels, probabilities), issues, probabilities.argmax(1))
+
+
+def auditor(features: NDArray[np.float32], labels: NDArray[np.int64], learnt: bool = False) -> Answer:
+    found = LabelAuditor(features_learnt=learnt).fit(features, labels)
+    called = np.isin(found.verdicts_, (WRONG, NO_CLASS))
+    return Answer(found.label_quality_, found.issues_, found.proposed_labels_, called, found.wrong_share_)
+
+
+def learnt_embeddings(images: NDArray[np.generic], labels: NDArray[np.int64], seed: int) -> NDArray[np.float32]:
+    names = [str(place) for place in range(len(labels))]
+    classes = tuple(str(label) for label in range(int(labels.max()) + 1))
+    samples = AuditSamples("bench", names, labels, classes, images)
+    with tempfile.TemporaryDirectory() as folder:
+        return learn_embeddings(samples, TrainingConfig(seed=seed), 1, Path(folder), "cpu", lambda *_: None)
+
+
+OURS, LEARNT = "LabelAuditor", "robustdml audit"
+
+
+def answers(
+    features: NDArray[np.float32], labels: NDArray[np.int64], seed: int, tools: list[str]
+) -> dict[str, Callable[[], Answer]]:
+    """What each of these tools says, when it is called; tools that share a model fit it once."""
+    fitted: dict[str, NDArray[np.float64]] = {}
+
+    def by_cleanlab(model: str, by: str) -> Answer:
+        if model not in fitted:
+            fitted[model] = MODELS[model](features, labels)
+        return cleanlab(labels, fitted[model], by)
+
+    found: dict[str, Callable[[], Answer]] = {OURS: partial(auditor, features, labels)}
+    found[LEARNT] = lambda: auditor(learnt_embeddings(features, labels, seed), labels, learnt=True)
+    found |= {name: partial(by_cleanlab, *form) for name, form in CLEANLAB.items()}
+    return {name: found[name] for name in tools}

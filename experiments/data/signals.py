@@ -44,7 +44,7 @@ def load_appliances(name: str = "appliances") -> RetrievalData:
     features, labels = [], []
     for part in ("TRAIN", "TEST"):
         path = package_file(name, "sktime", "sktime", f"datasets/data/PLAID/PLAID_{part}.ts")
-        for signal, label in _read_ts(path):
+        for signal, label in read_ts(path):
             features.append(log_spectrum(signal, _CURRENT_WINDOW))
             labels.append(int(label))
     return centre(divide(name, Split(np.stack(features), np.array(labels, dtype=np.int64), _APPLIANCES)))
@@ -78,7 +78,7 @@ def log_spectrum(signal: NDArray[np.float64], window: int) -> NDArray[np.float32
     return spectrum
 
 
-def _read_ts(path: Path) -> list[tuple[NDArray[np.float64], str]]:
+def read_ts(path: Path) -> list[tuple[NDArray[np.float64], str]]:
     """Signals and classes of a ``.ts`` file: after ``@data`` a line for each, numbers by commas, a colon, the class."""
     _, _, data = path.read_text(encoding="utf-8-sig").partition("\n@data")
     pairs = (line.rsplit(":", 1) for line in data.split("\n") if ":" in line)

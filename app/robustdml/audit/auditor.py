@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from robustdml.audit.features import ALIKE, duplicate_groups, principal_rows
+from robustdml.audit.features import ALIKE, duplicate_groups
 from robustdml.audit.rounds import judge
 
 RIGHT, WRONG, NOT_SURE, NO_CLASS = "right", "wrong", "not sure", "belongs to no class"
@@ -165,7 +165,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     @torch.no_grad()
     def _judge(self, features: NDArray[Any], labels: NDArray[np.int64]) -> None:
         num_classes = len(self.classes_)
-        judged = judge(principal_rows(features), torch.from_numpy(labels), num_classes, self.features_learnt)
+        judged = judge(features, torch.from_numpy(labels), num_classes, self.features_learnt)
         posterior = judged.posterior.double().numpy()
         others = posterior[:, 1:-1]
         best = others.argmax(1) + 1

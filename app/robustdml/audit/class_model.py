@@ -32,18 +32,16 @@ LEAST_BETWEEN = 0.02
 
 
 @dataclass(frozen=True)
-class ClassModel:
-    """Classes in the coordinates of the discriminant analysis."""
+class Moments:
+    """What a model is fitted by: weighted sums over rows."""
 
-    transform: Tensor  # float32, (F, D), of rows minus `origin`
-    origin: Tensor  # float32, (F,), the mean of the class means
-    between: Tensor  # ψ, float32, (D,)
-    counts: Tensor  # n, float32, (C,): sums of weights
-    sums: Tensor  # s, float32, (C, D)
+    counts: Tensor  # Sums of weights, float64, (C,)
+    sums: Tensor  # float64, (C, F)
+    total: Tensor  # Σ w x xᵀ, float64, (F, F)
 
     @classmethod
-    def fit(cls, X: Tensor, classes: Tensor, weights: Tensor, num_classes: int) -> "ClassModel":
-        """Fit W, B and the classes."""
+    def of(cls, X: Tensor, classes: Tensor, weights: Tensor, num_classes: int) -> "Moments":
+        """Sum over rows (N, F) that count for classes (N, K)."""
         width = X.shape[1]
         # In float64: W is a small difference of large sums.
         counts = torch.zeros(num_classes, dtype=torch.float64)
@@ -55,12 +53,35 @@ class ClassModel:
             for place in range(classes.shape[1]):
                 sums.index_add_(0, classes[block, place], rows * weights[block, place, None])
             total += (rows * weights[block].sum(1, keepdim=True)).T @ rows
-        means = sums / counts.clamp(min=1e-6)[:, None]
-        within = total - (means * counts[:, None]).T @ means
+        return cls(counts, sums, total)
+
+    def without(self, other: "Moments") -> "Moments":
+        """Leave out some of the rows."""
+        return Moments((self.counts - other.counts).clamp(min=0), self.sums - other.sums, self.total - other.total)
+
+
+@dataclass(frozen=True)
+class ClassModel:
+    """Classes in the coordinates of the discriminant analysis."""
+
+    transform: Tensor  # float32, (F, D), of rows minus `origin`
+    origin: Tensor  # float32, (F,), the mean of the class means
+    between: Tensor  # ψ, float32, (D,)
+    counts: Tensor  # n, float32, (C,): sums of weights
+    sums: Tensor  # s, float32, (C, D)
+
+    @classmethod
+    def fit(cls, whole: Moments, held_out: Moments | None = None) -> "ClassModel":
+        """Fit the classes, and W and B without the rows that are held out."""
+        seen = whole if held_out is None else whole.without(held_out)
+        counts = seen.counts
+        means = seen.sums / counts.clamp(min=1e-6)[:, None]
+        means[counts < 1e-6] = 0
+        within = seen.total - (means * counts[:, None]).T @ means
         within /= (counts.sum() - (counts > 0.5).sum()).clamp(min=1)
         within = (1 - SHRINKAGE) * within
         # Copies of one sample have no spread of their own.
-        least = 1e-5 * total.diagonal().mean() / counts.sum() + 1e-12
+        least = 1e-5 * seen.total.diagonal().mean() / counts.sum() + 1e-12
         within.diagonal().add_((SHRINKAGE * within.diagonal().mean()).clamp(min=least))
         # Means of few samples are far apart by chance: larger classes count more, and that chance is taken off.
         share = (counts - 1).clamp(min=0) + 1e-12
@@ -70,8 +91,8 @@ class ClassModel:
         between = (centred * share[:, None]).T @ centred
         between -= within * (share / counts.clamp(min=1e-6)).sum()
         transform, spread = _discriminants(within, between)
-        shifted = (sums - counts[:, None] * origin) @ transform
-        return cls(transform.float(), origin.float(), spread.float(), counts.float(), shifted.float())
+        shifted = (whole.sums - whole.counts[:, None] * origin) @ transform
+        return cls(transform.float(), origin.float(), spread.float(), whole.counts.float(), shifted.float())
 
     def coordinates(self, X: Tensor) -> Tensor:
         """Rows in the coordinates of the model."""

@@ -1,9 +1,9 @@
 """What labels that disagree with the features may mean: wrong labels of several kinds, or classes that overlap.
 
-Which class a sample is of is told by the other samples in two ways: by normal densities (`ClassModel`), and by the
-labels of its neighbours, which vote. An explanation weighs both,
+Which class a sample is of is told by several experts, see `robustdml.audit.experts`. An explanation weighs them,
 
-    log P(k | x) = a (log density + log share of the class) + b log (votes of the neighbours + a little) + const,
+    log P(k | x) = a (log density + log share of the class) + b log (votes of the neighbours + a little)
+                   + c log P(k | x; regression) + const,
 
 and says how labels become wrong: evenly, by pairs of classes, or to what the sample resembles most. Flat
 probabilities explain disagreement by overlap, sharp ones by wrong labels. Each explanation is judged by the likelihood
@@ -13,24 +13,23 @@ verdict holds only where they agree.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from robustdml.audit.class_model import ClassModel
-from robustdml.audit.features import block_of, blocks
+from robustdml.audit.experts import Evidence, Experts, Weights
 from robustdml.audit.label_noise import LabelNoise
-from robustdml.audit.scores import independent_share, no_class
-from robustdml_ops.ops import nearest
 
 EVENLY, BY_PAIRS, BY_LIKENESS = "evenly", "by pairs", "by likeness"
 DENSITY_WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.7, 1.0, 1.4)
 VOTE_WEIGHTS = (0.0, 0.3, 0.6, 1.0, 1.6, 2.6)
 # Least weight of the densities where neighbours have less than 1: flatter ones explain away all of clusters far apart.
 LEAST = 0.4
+# Beside a regression fewer of both.
+BESIDE = tuple(product((0.0, 0.2, 0.4, 1.0), (0.0, 0.6, 1.6), (0.6, 1.2)))
 # Factor of the log-probabilities by which a label is drawn among the likenesses of a sample.
 LIKENESS = 0.3
 # With more, a sharp class and a label of its likeness say no more than a flat class.
@@ -41,69 +40,15 @@ KEPT, GAIN = 3.0, 3.0
 MOST_KEPT = 8
 # Rows that the explanations are compared on.
 CHOOSING_ROWS = 2048
-# Classes beside the label's: the densest, and those of most neighbours.
-DENSEST, MOST_VOTED = 6, 4
-NEIGHBOURS = 20
-# Beyond, neighbours cost more than all else: densities alone judge.
-MOST_WITH_NEIGHBOURS = 100_000
-# Votes of a class without neighbours, in shares of the class.
-NO_VOTE = 0.3
-# Factor of the share of independent dimensions by which tails are judged: chosen on validation letters.
-TAIL_SHARPNESS = 1.35
 # Steps of the fit of a noise, and the rate of wrong labels that it begins with.
 ROUNDS, FIRST_RATE = 10, 0.2
-
-
-class Votes(NamedTuple):
-    """Labels of the neighbours of each sample."""
-
-    labels: Tensor  # int64, (N, n)
-    weights: Tensor  # float32, (N, n)
-
-    @classmethod
-    def of(cls, X: Tensor, labels: Tensor) -> "Votes | None":
-        """Find the neighbours by the cosine; None where there are too many samples."""
-        if len(X) > MOST_WITH_NEIGHBOURS or len(X) < 2:
-            return None
-        found = nearest(X, X, min(NEIGHBOURS, len(X) - 1), exclude_self=True)
-        distance = (2 - 2 * found.values).clamp(min=0)
-        fifth = distance[:, min(4, distance.shape[1] - 1), None].clamp(min=1e-6)
-        return cls(labels[found.indices], (-distance / (2 * fifth)).exp())
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Log-densities and votes of some samples for their likely classes."""
-
-    labels: Tensor  # int64, (n,)
-    classes: Tensor  # int64, (n, K): the label, likely classes, and last C, which is no class
-    density: Tensor  # log density + log share, (n, K − 1), the sample left out; −∞ where a class is there already
-    votes: Tensor  # log votes, (n, K − 1)
-    has_votes: bool  # whether neighbours were asked
-    no_class: Tensor  # log-probability of no class, beside the likeliest class's, (n,)
-    others: Tensor  # The density of all other classes together, by weight, (n, weights)
-    weights: tuple[float, ...]
-
-    def rows(self, chosen: Tensor) -> "Evidence":
-        """Take some of the samples."""
-        names = ("labels", "classes", "density", "votes", "no_class", "others")
-        return replace(self, **{name: getattr(self, name)[chosen] for name in names})
-
-    def log_probabilities(self, density: float, votes: float, num_classes: int) -> Tensor:
-        """Log-probabilities of the classes, of all others together, and of none, (n, K + 1)."""
-        missing = self.density == -math.inf
-        logits = (density * self.density.masked_fill(missing, 0) + votes * self.votes).masked_fill(missing, -math.inf)
-        others = self.others[:, self.weights.index(density)] + votes * math.log(NO_VOTE / num_classes)
-        none = logits.amax(1) + self.no_class
-        return torch.cat([logits, others[:, None], none[:, None]], 1).log_softmax(1)
 
 
 class Explanation(NamedTuple):
     """An explanation, and what follows from it."""
 
     kind: str
-    density: float  # Weight a
-    votes: float  # Weight b
+    weights: Weights
     posterior: Tensor  # (n, K), of `Evidence.classes`
     likelihood: Tensor  # Log-likelihood of each label, (n,)
 
@@ -113,55 +58,15 @@ class Explanation(NamedTuple):
         return 1 - float(self.posterior[:, 0].mean())
 
 
-def gather(
-    X: Tensor, labels: Tensor, votes: Votes | None, model: ClassModel, classes: Tensor, weights: Tensor
-) -> Evidence:
-    """Densities and votes of all samples, each left out by as much as it counts for a class."""
-    count, num_classes = len(X), len(model.counts)
-    share = torch.bincount(labels, minlength=num_classes) + 0.5
-    prior, log_densities = (share / share.sum()).log(), model.log_densities()
-    sharpness = min(1.0, TAIL_SHARPNESS * independent_share(X, model, classes, weights))
-    used = tuple(dict.fromkeys(factor * weight for weight in DENSITY_WEIGHTS for factor in (1.0, LIKENESS)))
-    parts = []
-    for block in blocks(count, block_of(num_classes)):
-        Z, given = model.coordinates(X[block]), labels[block, None]
-        all_densities = log_densities(Z).add_(prior)
-        chosen = [given, all_densities.topk(min(DENSEST, num_classes), 1).indices]
-        if votes is not None:
-            chosen.append(votes.labels[block, :MOST_VOTED])
-        near = torch.cat(chosen, 1)
-        own = (near[:, :, None] == classes[block, None]).mul(weights[block, None]).sum(2)
-        density, distance = model.without_own(Z, near, own)
-        none = no_class(model, Z, density, distance, prior[near], sharpness)
-        twice = torch.stack([(near[:, :place] == near[:, place, None]).any(1) for place in range(near.shape[1])], 1)
-        voted = torch.zeros(near.shape)
-        if votes is not None:
-            same = near[:, :, None] == votes.labels[block, None]
-            voted = same.mul(votes.weights[block, None]).sum(2)
-        voted = (voted + NO_VOTE * prior[near].exp()).log()
-        # No −∞, of which a weight of 0 would make NaN.
-        all_densities.scatter_(1, near, torch.finfo(torch.float32).min / 4)
-        others = torch.stack([(weight * all_densities).logsumexp(1) for weight in used], 1)
-        peak = (density + prior[near]).masked_fill(twice, -math.inf).amax(1, keepdim=True)
-        # From here on relative to the likeliest class, so that weights do not scale what all have in common.
-        others -= torch.tensor(used) * peak
-        parts.append((
-            torch.nn.functional.pad(near, (0, 1), value=num_classes),
-            (density + prior[near] - peak).masked_fill(twice, -math.inf), voted, none, others,
-        ))  # fmt: skip
-    found, density, voted, none, others = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Evidence(labels, found, density, voted, votes is not None, none, others, used)
-
-
-def explain(evidence: Evidence, num_classes: int, kind: str, grid: Sequence[tuple[float, float]]) -> list[Explanation]:
+def explain(evidence: Evidence, num_classes: int, kind: str, grid: Sequence[Weights]) -> list[Explanation]:
     """Fit the noise of a kind under which the labels given are likeliest, for pairs of weights a and b."""
     if kind == BY_PAIRS:
-        return [_explain_by_pairs(evidence, num_classes, *pair) for pair in grid]
+        return [_explain_by_pairs(evidence, num_classes, weights) for weights in grid]
     labels, n = evidence.labels, len(evidence.labels)
-    probability = torch.stack([evidence.log_probabilities(*pair, num_classes) for pair in grid]).exp()
+    probability = torch.stack([evidence.log_probabilities(weights, num_classes) for weights in grid]).exp()
     likeness = None
     if kind == BY_LIKENESS:
-        flat = torch.stack([evidence.log_probabilities(LIKENESS * a, LIKENESS * b, num_classes) for a, b in grid]).exp()
+        flat = torch.stack([evidence.log_probabilities(flatter(weights), num_classes) for weights in grid]).exp()
         likeness = flat[:, :, :1] / (1 - flat).clamp(min=1e-4)
     rate, part = torch.full((len(grid), 1, 1), FIRST_RATE), torch.full((len(grid), 1, 1), 0.5)
     popularity = torch.full((len(grid), num_classes), 1 / num_classes)
@@ -188,16 +93,21 @@ def explain(evidence: Evidence, num_classes: int, kind: str, grid: Sequence[tupl
     posterior = torch.cat([joint[:, :, :-2], joint[:, :, -1:]], 2)
     found = zip(grid, posterior, total[:, :, 0].log(), rate.flatten().tolist(), strict=True)
     return [
-        Explanation(kind, *pair, of_classes, likelihood)
-        for pair, of_classes, likelihood, share in found
+        Explanation(kind, weights, of_classes, likelihood)
+        for weights, of_classes, likelihood, share in found
         if likeness is None or share < MOST_BY_LIKENESS
     ]
 
 
-def _explain_by_pairs(evidence: Evidence, num_classes: int, density: float, votes: float) -> Explanation:
+def flatter(weights: Weights) -> Weights:
+    """The weights of the likenesses that a wrong label is drawn from."""
+    return Weights(*(LIKENESS * weight for weight in weights))
+
+
+def _explain_by_pairs(evidence: Evidence, num_classes: int, weights: Weights) -> Explanation:
     """Each class has a rate of wrong labels, and they go to certain others."""
     labels, classes = evidence.labels, evidence.classes
-    probability = evidence.log_probabilities(density, votes, num_classes).exp()
+    probability = evidence.log_probabilities(weights, num_classes).exp()
     noise = LabelNoise.unknown(num_classes, FIRST_RATE)
     before, total = torch.zeros(classes.shape), probability[:, :1]
     for _ in range(ROUNDS):
@@ -213,17 +123,22 @@ def _explain_by_pairs(evidence: Evidence, num_classes: int, density: float, vote
         before = torch.cat([joint[:, :-2], joint[:, -1:]], 1)
         rate = float(joint[:, 1:].sum() / max(len(labels), 1))
         noise = replace(LabelNoise.count(labels, classes, before, num_classes, rate), concentration=2.0)
-    return Explanation(BY_PAIRS, density, votes, before, total[:, 0].log())
+    return Explanation(BY_PAIRS, weights, before, total[:, 0].log())
 
 
-def explanations(evidence: Evidence, num_classes: int) -> tuple[list[Explanation], Tensor]:
+def explanations(experts: Experts) -> tuple[Evidence, list[Explanation], Tensor]:
     """Find the explanations that chance does not exclude, the one to go on with first; and their weights, sum 1."""
-    rows = torch.linspace(0, len(evidence.labels) - 1, min(len(evidence.labels), CHOOSING_ROWS)).long()
-    some = evidence.rows(rows)
-    vote_weights = VOTE_WEIGHTS if evidence.has_votes else (0.0,)
-    grid = [(a, b) for a, b in product(DENSITY_WEIGHTS, vote_weights) if a >= LEAST or b >= 1]
+    count, num_classes = len(experts.labels), experts.num_classes
+    rows = torch.linspace(0, count - 1, min(count, CHOOSING_ROWS)).long()
+    evidence = some = experts.evidence(
+        rows, [factor * weight for weight in DENSITY_WEIGHTS for factor in (1, LIKENESS)]
+    )
+    vote_weights = (0.0,) if experts.votes is None else VOTE_WEIGHTS
+    grid = [Weights(a, b) for a, b in product(DENSITY_WEIGHTS, vote_weights) if a >= LEAST or b >= 1]
+    if experts.logits is not None:
+        grid += [Weights(*found) for found in BESIDE if found[1] in vote_weights]
     grids = {EVENLY: grid, BY_PAIRS: grid[::3], BY_LIKENESS: grid[::2]}
-    tried = {kind: explain(some, num_classes, kind, pairs) for kind, pairs in grids.items()}
+    tried = {kind: explain(some, num_classes, kind, weights) for kind, weights in grids.items()}
     best = {kind: max(found, key=_mean) for kind, found in tried.items() if found}
     main = best[EVENLY]
     for kind in (BY_PAIRS, BY_LIKENESS):
@@ -236,15 +151,17 @@ def explanations(evidence: Evidence, num_classes: int) -> tuple[list[Explanation
     places = torch.linspace(0, len(kept) - 1, min(len(kept), MOST_KEPT - 1)).long().tolist()
     chosen = [main, *(kept[place] for place in places)]
     weights = torch.tensor([math.exp(-0.5 * _behind(one, top) ** 2) + 1e-9 for one in chosen])
-    if len(rows) < len(evidence.labels):
+    if len(rows) < count:
+        used = [found.density for one in chosen for found in (one.weights, flatter(one.weights))]
+        evidence = experts.evidence(torch.arange(count), used)
         chosen = [_explain_again(evidence, num_classes, one) for one in chosen]
-    return chosen, weights / weights.sum()
+    return evidence, chosen, weights / weights.sum()
 
 
 def _explain_again(evidence: Evidence, num_classes: int, one: Explanation) -> Explanation:
     """Explain all samples as some were; one that no longer holds explains them evenly."""
-    pair = [(one.density, one.votes)]
-    return (explain(evidence, num_classes, one.kind, pair) or explain(evidence, num_classes, EVENLY, pair))[0]
+    again = explain(evidence, num_classes, one.kind, [one.weights])
+    return (again or explain(evidence, num_classes, EVENLY, [one.weights]))[0]
 
 
 def _mean(explanation: Explanation) -> float:

@@ -1,5 +1,7 @@
 """Features as unit rows on their principal axes, and near duplicates among the rows."""
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,6 +11,8 @@ from robustdml.networks.models import unit_length
 
 # Dimensions beyond these say little about classes, and cost a product each.
 WIDEST = 256
+# Scaled columns end here: single values far out say no more.
+FAR = 5.0
 # Rows that the axes are found by.
 MOST_ROWS = 50_000
 # Rows at a time: their similarities with 10⁴ classes take 160 MB.
@@ -32,16 +36,29 @@ def unit_rows(features: NDArray[np.generic], rows: slice | NDArray[np.int64]) ->
     return unit_length(torch.from_numpy(np.array(features[rows], dtype=np.float32)))
 
 
-def principal_rows(features: NDArray[np.generic]) -> Tensor:
-    """Bring features into the form that classes are told apart in."""
+def principal_rows(features: NDArray[np.generic], scaled: bool = False) -> Tensor:
+    """Bring features into the form that classes are told apart in: rows of length 1, or columns of variance 1."""
     count, width = features.shape
     chosen = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(np.int64))
+    centre, spread = torch.zeros(width), torch.ones(width)
+
+    def read(rows: slice | NDArray[np.int64]) -> Tensor:
+        if not scaled:
+            return unit_rows(features, rows)
+        return (
+            ((torch.from_numpy(np.array(features[rows], dtype=np.float64)) - centre) / spread).float().clamp(-FAR, FAR)
+        )
+
+    if scaled:
+        some = np.asarray(features[chosen], dtype=np.float64)
+        centre, spread = torch.from_numpy(some.mean(0)), torch.from_numpy(some.std(0))
+        spread[spread <= 1e-7 * centre.abs()] = math.inf
     mean = torch.zeros(width, dtype=torch.float64)
     moments = torch.zeros(width, width, dtype=torch.float64)
     for block in blocks(len(chosen)):
-        unit = unit_rows(features, chosen[block])
-        mean += unit.sum(0)
-        moments += unit.T @ unit
+        found = read(chosen[block])
+        mean += found.sum(0)
+        moments += found.T @ found
     mean /= len(chosen)
     axes = torch.eye(width)
     if width > WIDEST:
@@ -49,7 +66,7 @@ def principal_rows(features: NDArray[np.generic]) -> Tensor:
         axes = torch.linalg.eigh(covariance).eigenvectors[:, -WIDEST:].float()
     out = torch.empty(count, axes.shape[1])
     for block in blocks(count):
-        out[block] = (unit_rows(features, block) - mean.float()) @ axes
+        out[block] = (read(block) - mean.float()) @ axes
     return out
 
 

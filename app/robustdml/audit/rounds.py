@@ -12,12 +12,15 @@ concentration of maximum likelihood and without new candidates. Such embeddings 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from robustdml.audit.class_model import ClassModel
-from robustdml.audit.explanations import Votes, explanations, gather
-from robustdml.audit.features import blocks
+from robustdml.audit.class_model import ClassModel, Moments
+from robustdml.audit.experts import Experts
+from robustdml.audit.explanations import explanations
+from robustdml.audit.features import blocks, principal_rows
 from robustdml.audit.label_noise import LabelNoise, anchored, doubt_names, fit_rate
 from robustdml.audit.scores import Scores, independent_share, score
 
@@ -54,33 +57,34 @@ class Judgement:
     qualities: Tensor
 
 
-def judge(X: Tensor, labels: Tensor, num_classes: int, learnt: bool = False) -> Judgement:
-    """Judge every label."""
-    return _judge_learnt(X, labels, num_classes) if learnt else _judge_features(X, labels, num_classes)
-
-
-def _judge_features(X: Tensor, labels: Tensor, num_classes: int) -> Judgement:
-    votes = Votes.of(X, labels)
-    fitted = labels[:, None], torch.ones(len(X), 1)
-    for _ in range(ROUNDS):
-        model = ClassModel.fit(X, *fitted, num_classes)
-        evidence = gather(X, labels, votes, model, *fitted)
-        found, weights = explanations(evidence, num_classes)
+def judge(features: NDArray[np.generic], labels: Tensor, num_classes: int, learnt: bool = False) -> Judgement:
+    """Judge every label by features (N, F)."""
+    unit = principal_rows(features)
+    if learnt:
+        return _judge_learnt(unit, labels, num_classes)
+    columns = principal_rows(features, scaled=True)
+    tried = [(Experts(X, labels, num_classes, columns)) for X in (unit, columns)]
+    found = [explanations(experts) for experts in tried]
+    # The form of the features that tells the labels best.
+    best = max(range(2), key=lambda place: max(float(one.likelihood.mean()) for one in found[place][1]))
+    experts = tried[best]
+    evidence, explained, weights = found[best]
+    for _ in range(ROUNDS - 1):
         # The last column, no class, is not fitted.
-        counting = anchored(labels, evidence.classes, found[0].posterior, num_classes)
-        fitted = evidence.classes[:, :-1], counting[:, :-1]
-    posterior = sum((weight * one.posterior for weight, one in zip(weights, found, strict=True)), torch.zeros(()))
-    likeliest = evidence.log_probabilities(found[0].density, found[0].votes, num_classes)[:, :-2].argmax(
-        1, keepdim=True
-    )
-    qualities = torch.stack([one.posterior[:, 0] for one in found])
+        counting = anchored(labels, evidence.classes, explained[0].posterior, num_classes)
+        experts.learn(evidence.classes[:, :-1], counting[:, :-1])
+        evidence, explained, weights = explanations(experts)
+    posterior = sum((w * one.posterior for w, one in zip(weights, explained, strict=True)), torch.zeros(()))
+    features_say = evidence.log_probabilities(explained[0].weights, num_classes)
+    likeliest = features_say[:, :-2].argmax(1, keepdim=True)
+    qualities = torch.stack([one.posterior[:, 0] for one in explained])
     return Judgement(evidence.classes, posterior, evidence.classes.gather(1, likeliest)[:, 0], qualities)
 
 
 def _judge_learnt(X: Tensor, labels: Tensor, num_classes: int) -> Judgement:
     plan = Plan()
     classes, posterior = labels[:, None], torch.ones(len(X), 1)
-    model, fitted = ClassModel.fit(X, classes, posterior, num_classes), (classes, posterior)
+    model, fitted = ClassModel.fit(Moments.of(X, classes, posterior, num_classes)), (classes, posterior)
     before: tuple[Tensor, Tensor] | None = None
     scores: Scores | None = None
     by_features, rate, pull = posterior, FIRST_RATE, 0.0
@@ -89,7 +93,7 @@ def _judge_learnt(X: Tensor, labels: Tensor, num_classes: int) -> Judgement:
         if number:
             # The last column, no class, is not fitted.
             before, fitted = (classes, posterior), (classes[:, :-1], posterior[:, :-1])
-            model = ClassModel.fit(X, *fitted, num_classes)
+            model = ClassModel.fit(Moments.of(X, *fitted, num_classes))
             pull = _pull(X, model, *fitted)
         sharpness = (plan.settled if settling else plan.sharpness) * independent_share(X, model, *fitted)
         scores = score(X, labels, model, *fitted, min(1.0, sharpness), pull, scores if settling else None)

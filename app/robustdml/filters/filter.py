@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robustdml.audit.features import principal_rows
 from robustdml.audit.rounds import judge
 from robustdml.config import TrainingConfig
 from robustdml.data import Rows
@@ -172,4 +171,4 @@ def label_quality(features: NDArray[np.float32], labels: NDArray[np.int64]) -> T
     classes, numbers = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
         return torch.ones(len(labels))
-    return judge(principal_rows(features), torch.from_numpy(numbers.astype(np.int64)), len(classes)).posterior[:, 0]
+    return judge(features, torch.from_numpy(numbers.astype(np.int64)), len(classes)).posterior[:, 0]

@@ -1,0 +1,192 @@
+"""Three experts on which class a sample is of, each asked about samples that it has not learnt from.
+
+- Normal densities (`ClassModel`): covariances of the other folds, class means without the sample itself.
+- The labels of the neighbours, which vote.
+- A logistic regression of the other folds, where it is cheap: it is better where few classes overlap.
+
+Candidates of a sample are the class of its label, the densest classes, those of its nearest neighbours, and the
+likeliest of the regression.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from robustdml.audit.class_model import ClassModel, Moments
+from robustdml.audit.features import block_of, blocks
+from robustdml.audit.scores import independent_share, no_class
+from robustdml_ops.ops import nearest
+
+FOLDS = 5
+# Classes beside the label's: the densest, those of most neighbours, and the likeliest of the regression.
+DENSEST, MOST_VOTED, LIKELIEST = 6, 4, 3
+NEIGHBOURS = 20
+# Beyond, neighbours cost more than all else.
+MOST_WITH_NEIGHBOURS = 100_000
+# Votes of a class without neighbours, in shares of the class.
+NO_VOTE = 0.3
+# Factor of the share of independent dimensions by which tails are judged: chosen on validation letters.
+TAIL_SHARPNESS = 1.35
+# Length of the common column that makes cosines of distances, in root mean squares of the rows.
+FAR = 4.0
+# Samples × features × classes up to which a logistic regression is cheap, its steps, and the least log-probability.
+MOST_LOGISTIC, STEPS, LEAST_LOGIT = 2 * 10**7, 25, -9.0
+
+
+class Votes(NamedTuple):
+    """Labels of the neighbours of each sample."""
+
+    labels: Tensor  # int64, (N, n)
+    weights: Tensor  # float32, (N, n)
+
+    @classmethod
+    def of(cls, X: Tensor, labels: Tensor) -> "Votes | None":
+        """Find the neighbours by distance; None where there are too many samples."""
+        if len(X) > MOST_WITH_NEIGHBOURS or len(X) < 2:
+            return None
+        far = X.square().sum(1).mean().sqrt().clamp(min=1e-6) * FAR
+        rows = torch.cat([X, far.expand(len(X), 1)], 1)
+        found = nearest(rows, rows, min(NEIGHBOURS, len(X) - 1), exclude_self=True)
+        distance = (2 - 2 * found.values).clamp(min=0)
+        fifth = distance[:, min(4, distance.shape[1] - 1), None].clamp(min=1e-9)
+        return cls(labels[found.indices], (-distance / (2 * fifth)).exp())
+
+
+class Weights(NamedTuple):
+    """Exponents of the experts."""
+
+    density: float
+    votes: float
+    logistic: float = 0.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the experts say of some samples' likely classes."""
+
+    weights: tuple[float, ...]  # Those of `others`
+    labels: Tensor  # int64, (n,)
+    classes: Tensor  # int64, (n, K): the label, likely classes, and last C, which is no class
+    density: Tensor  # log density + log share, (n, K − 1), the sample left out; −∞ where a class is there already
+    votes: Tensor  # log votes, (n, K − 1)
+    logistic: Tensor  # log-probabilities, (n, K − 1)
+    no_class: Tensor  # log-probability of no class, beside the likeliest class's, (n,)
+    others: Tensor  # The density of all other classes together, by weight, (n, weights)
+    others_logistic: Tensor  # Mean log-probability of them, (n,)
+
+    def log_probabilities(self, weights: Weights, num_classes: int) -> Tensor:
+        """Log-probabilities of the classes, of all others together, and of none, (n, K + 1)."""
+        missing = self.density == -math.inf
+        logits = weights.density * self.density.masked_fill(missing, 0) + weights.votes * self.votes
+        logits = (logits + weights.logistic * self.logistic).masked_fill(missing, -math.inf)
+        others = self.others[:, self.weights.index(weights.density)] + weights.votes * math.log(NO_VOTE / num_classes)
+        others = others + weights.logistic * self.others_logistic
+        none = logits.amax(1) + self.no_class
+        return torch.cat([logits, others[:, None], none[:, None]], 1).log_softmax(1)
+
+
+class Experts:
+    """The experts of some rows (N, F) with labels (N,)."""
+
+    def __init__(self, X: Tensor, labels: Tensor, num_classes: int, columns: Tensor | None = None) -> None:
+        self.X, self.labels, self.num_classes = X, labels, num_classes
+        self.votes = Votes.of(X, labels)
+        self.fold = torch.randperm(len(X), generator=torch.Generator().manual_seed(0)) % FOLDS
+        self.logits: Tensor | None = None
+        self._columns = columns
+        self._coefficients: Tensor | None = None
+        self.classes, self.weights = labels[:, None], torch.ones(len(X), 1)
+        self.learn(self.classes, self.weights)
+
+    def learn(self, classes: Tensor, weights: Tensor) -> None:
+        """Fit all experts to samples that count for classes (N, K) by weights (N, K)."""
+        self.classes, self.weights = classes, weights
+        parts = [
+            Moments.of(self.X[chosen], classes[chosen], weights[chosen], self.num_classes)
+            for chosen in (self.fold == number for number in range(FOLDS))
+        ]
+        whole = Moments.of(self.X, classes, weights, self.num_classes)
+        self.models = [ClassModel.fit(whole, part) for part in parts]
+        if self._columns is not None and self._columns.numel() * self.num_classes <= MOST_LOGISTIC:
+            self.logits, self._coefficients = regress(
+                self._columns, classes, weights, self.fold, self.num_classes, self._coefficients
+            )
+
+    def evidence(self, rows: Tensor, used: Sequence[float]) -> Evidence:
+        """Ask about some rows (n,); `used` are the weights that densities of other classes are summed with."""
+        used = tuple(dict.fromkeys(used))
+        order = torch.argsort(self.fold[rows], stable=True)
+        parts = []
+        for number, model in enumerate(self.models):
+            inside = rows[order][self.fold[rows[order]] == number]
+            sharpness = min(1.0, TAIL_SHARPNESS * independent_share(self.X, model, self.classes, self.weights))
+            parts += [
+                self._ask(inside[block], model, sharpness, used)
+                for block in blocks(len(inside), block_of(self.num_classes))
+            ]
+        back = torch.argsort(order)
+        joined = [torch.cat(part)[back] for part in zip(*parts, strict=True)]
+        return Evidence(used, *joined)
+
+    def _ask(self, rows: Tensor, model: ClassModel, sharpness: float, used: tuple[float, ...]) -> tuple[Tensor, ...]:
+        share = torch.bincount(self.labels, minlength=self.num_classes) + 0.5
+        prior, given = (share / share.sum()).log(), self.labels[rows]
+        Z = model.coordinates(self.X[rows])
+        all_densities = model.log_densities()(Z).add_(prior)
+        chosen = [given[:, None], all_densities.topk(min(DENSEST, self.num_classes), 1).indices]
+        if self.votes is not None:
+            chosen.append(self.votes.labels[rows, :MOST_VOTED])
+        if self.logits is not None:
+            chosen.append(self.logits[rows].topk(min(LIKELIEST, self.num_classes), 1).indices)
+        near = torch.cat(chosen, 1)
+        own = (near[:, :, None] == self.classes[rows, None]).mul(self.weights[rows, None]).sum(2)
+        density, distance = model.without_own(Z, near, own)
+        none = no_class(model, Z, density, distance, prior[near], sharpness)
+        twice = torch.stack([(near[:, :place] == near[:, place, None]).any(1) for place in range(near.shape[1])], 1)
+        voted, regressed, others_regressed = torch.zeros(near.shape), torch.zeros(near.shape), torch.zeros(len(rows))
+        if self.votes is not None:
+            same = near[:, :, None] == self.votes.labels[rows, None]
+            voted = same.mul(self.votes.weights[rows, None]).sum(2)
+            voted = (voted + NO_VOTE * prior[near].exp()).log()
+        if self.logits is not None:
+            logits = self.logits[rows]
+            regressed = logits.gather(1, near)
+            left = (1 - regressed.exp().masked_fill(twice, 0).sum(1)) / max(self.num_classes - near.shape[1], 1)
+            others_regressed = left.clamp(min=math.exp(LEAST_LOGIT)).log()
+        # No −∞, of which a weight of 0 would make NaN.
+        all_densities.scatter_(1, near, torch.finfo(torch.float32).min / 4)
+        peak = (density + prior[near]).masked_fill(twice, -math.inf).amax(1, keepdim=True)
+        # From here on relative to the likeliest class, so that weights do not scale what all have in common.
+        others = torch.stack([(weight * all_densities).logsumexp(1) for weight in used], 1) - torch.tensor(used) * peak
+        density = (density + prior[near] - peak).masked_fill(twice, -math.inf)
+        near = torch.nn.functional.pad(near, (0, 1), value=self.num_classes)
+        return given, near, density, voted, regressed, none, others, others_regressed
+
+
+def regress(
+    X: Tensor, classes: Tensor, weights: Tensor, fold: Tensor, num_classes: int, start: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Multinomial logistic regression of the other folds: log-probabilities (N, C), and the coefficients to go on."""
+    rows = torch.cat([X, torch.ones(len(X), 1)], 1)
+    target = torch.zeros(len(X), num_classes).scatter_add_(1, classes, weights)
+    seen = (fold != torch.arange(FOLDS)[:, None]).float()[:, :, None]
+    with torch.enable_grad():
+        coefficients = torch.zeros(FOLDS, rows.shape[1], num_classes) if start is None else start.clone()
+        coefficients.requires_grad_()
+        solver = torch.optim.LBFGS([coefficients], max_iter=STEPS, line_search_fn="strong_wolfe")
+
+        def loss() -> Tensor:
+            solver.zero_grad()
+            found = -(seen * target * (rows @ coefficients).log_softmax(2)).sum()
+            found = found + coefficients[:, :-1].square().sum() / 2
+            found.backward()  # type: ignore[no-untyped-call]
+            return found
+
+        solver.step(loss)  # type: ignore[no-untyped-call]
+    coefficients = coefficients.detach()
+    logits = (rows @ coefficients)[fold, torch.arange(len(X))].log_softmax(1)
+    return logits.clamp(min=LEAST_LOGIT), coefficients
