@@ -1,5 +1,6 @@
 """Everything that defines a training run, and its checks."""
 
+import math
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ TRAINING_USES = (*USES, WEIGHT)
 CONFIDENCE = 0.9
 
 
+CONSTANT, COSINE = "constant", "cosine"
 RANDOM, PRINCIPAL = "random", "principal"
 STARTS = (RANDOM, PRINCIPAL)
 # The name of a backbone that is not trained yet.
@@ -102,9 +104,18 @@ class TrainingConfig(Options):
         at_least=0,
     )
     learning_rate: float | None = option(
-        None, "of AdamW, for the network (default: as the method asks for)", positive=True
+        None, "of AdamW, for the embedding layer (default: as the method asks for)", positive=True
     )
     proxy_learning_rate: float = option(1e-2, "of AdamW, for proxies and margins", positive=True)
+    backbone_learning_rate: float | None = option(
+        None, "of AdamW, for the backbone, with finetune (default: as for the embedding layer)", positive=True
+    )
+    schedule: str = option(
+        CONSTANT,
+        "the learning rates over the epochs: as given, or down to 0 along a cosine",
+        choices=(CONSTANT, COSINE),
+    )
+    warmup: float = option(0.0, "epochs in which the learning rates rise from 0", at_least=0)
     weight_decay: float = option(1e-4, "of the network")
     seed: int = option(0, "of initialisation and batches, and of the noise", at_least=0)
     amp: str = option("none", "bf16 for bfloat16 autocast", choices=("none", "bf16"))
@@ -114,6 +125,8 @@ class TrainingConfig(Options):
     def __post_init__(self) -> None:
         self.check()
         self._check_averaging()
+        if self.warmup >= self.epochs:
+            raise UsageError(f"warmup={self.warmup:g}: expected fewer than the {self.epochs} epochs")
         for group in self.options.groups:
             if type(group) not in option_groups():
                 raise UsageError(f"{type(group).__name__}: no method has this group of settings")
@@ -187,6 +200,14 @@ class TrainingConfig(Options):
     def network_learning_rate(self) -> float:
         """Learning rate of the network: the setting, or what the method asks for."""
         return METHODS[self.method].learning_rate if self.learning_rate is None else self.learning_rate
+
+    def rate_factor(self, done: float) -> float:
+        """Factor of all learning rates after `done` epochs, by warm-up and schedule."""
+        if done < self.warmup:
+            return done / self.warmup
+        if self.schedule == CONSTANT:
+            return 1.0
+        return 0.5 + 0.5 * math.cos(math.pi * (done - self.warmup) / (self.epochs - self.warmup))
 
     @property
     def filter_options(self) -> FilterOptions:

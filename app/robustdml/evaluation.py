@@ -1,5 +1,8 @@
 """A run against its untouched features, and how well a score tells right labels from wrong ones."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -58,3 +61,14 @@ def below_untouched(metrics: dict[str, float], untouched: dict[str, float]) -> s
         if falls_short(metrics[key], untouched[key])
     ]
     return f"Training did harm: {'; '.join(lower)}. The way out: {WAY_OUT}." if lower else None
+
+
+def still_rising(history: Sequence[dict[str, float]], out: Path | None) -> str | None:
+    """Say how to go on where the last third of the epochs has gained more than a point of MAP@R."""
+    epochs, key = len(history), JUDGED[1]
+    before = history[epochs - max(epochs // 3, 1) - 1].get(key) if epochs > 1 else None
+    if before is None or not falls_short(before, history[-1][key]):
+        return None
+    way_on = f"epochs {2 * epochs}" if out is None else f"robustdml train --resume --out {out} --epochs {2 * epochs}"
+    gain = f"from {before:.3f} to {history[-1][key]:.3f} in the last third of the epochs"
+    return f"{METRICS[key]} was still rising, {gain}. To go on: {way_on}"

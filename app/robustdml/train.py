@@ -19,7 +19,7 @@ from robustdml.cache import write_text
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
-from robustdml.evaluation import below_untouched, untouched_metrics
+from robustdml.evaluation import below_untouched, still_rising, untouched_metrics
 from robustdml.locks import FILE_NAME as LOCK
 from robustdml.locks import sole_use
 from robustdml.networks.models import Embedder
@@ -38,7 +38,7 @@ from robustdml.world import ALONE, World
 from robustdml_ops.ops import nearest
 
 CHECKPOINT, PREVIOUS_CHECKPOINT = "checkpoint.pt", "checkpoint.previous.pt"
-CHECKPOINT_FORMAT = 6
+CHECKPOINT_FORMAT = 7
 # Test samples that the report shows, and how many of those found.
 EXAMPLES, FOUND = 6, 5
 # The first of these that a run has is its clean score in reports and comparisons.
@@ -60,7 +60,7 @@ class TrainingResult:
     # `above_threshold` of ProcSim; `weight` of BSPML.
     scores: dict[str, NDArray[np.float32]]
     # Settings, sizes of the test split, final metrics, and the AUC of each score against the true labels; `untouched`,
-    # the metrics before training, and `below_untouched`, a warning if the run ended below them.
+    # the metrics before training; `below_untouched`, a warning if the run ended below them; and `still_rising`.
     summary: dict[str, Any]
     retrieved: NDArray[np.int64]  # Some test samples, each with those most similar to it, (n, 1 + k)
     left_out: tuple[str, ...]  # What was left out of the data, with the reason
@@ -189,7 +189,7 @@ def train(
         finally:
             for recorder in recorders:
                 recorder.close()
-        result = _result(run, untouched)
+        result = _result(run, untouched, out)
         if kept is not None:
             result.model.save(kept / MODEL_FILE)
             write_text(kept / "metrics.json", json.dumps(result.summary, indent=2) + "\n")
@@ -253,7 +253,7 @@ def _write_history(out: Path, run: Run) -> None:
     write_text(out / "history.jsonl", "".join(json.dumps(record) + "\n" for record in run.history))
 
 
-def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
+def _result(run: Run, untouched: dict[str, float], out: Path | None) -> TrainingResult:
     config = run.config
     model = _model(run)
     samples_of_class = np.bincount(run.prepared.data.test.labels)
@@ -273,7 +273,7 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
         "embedding_size": model.embedding_size,
         "averaging": run.averaging,
         "filter": run.filter_options.kind,
-        "learning_rate": run.learning_rate,
+        "learning_rate": run.rates[0],
         "chosen": run.chosen,
         "training_seconds": run.phase_one_seconds + sum(record["seconds"] for record in run.history),
     }
@@ -283,6 +283,7 @@ def _result(run: Run, untouched: dict[str, float]) -> TrainingResult:
     summary |= {f"{name}_auc": clean_auc(name, score, run.changed) for name, score in scores.items()}
     summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
     summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}
+    summary["still_rising"] = None if run.keeps_features else still_rising(run.history, out)
     embedder = run.averaged().eval()
     left_out = run.prepared.data.left_out
     found = run.evaluate(_retrieve)

@@ -223,3 +223,29 @@ def test_batches_that_a_method_asks_for_fit_data_of_few_classes(noisy):
     assert train(TrainingConfig(epochs=1), noisy, device="cpu").history[0]["loss"] > 0  # 64 classes × 4 by default
     with pytest.raises(UsageError, match="only 12 classes have samples; use a batch size of at most 48"):
         train(TrainingConfig(epochs=1, samples_per_class=4), noisy, device="cpu")
+
+
+def test_rates_follow_warm_up_and_cosine_and_the_backbone_has_its_own(tiny_images, monkeypatch):
+    config = replace(FAST, method="contrastive", backbone="untrained", finetune=True, schedule="cosine", warmup=1.0)
+    config = replace(
+        config, learning_rate=4.0, backbone_learning_rate=2.0, proxy_learning_rate=1.0, samples_per_class=0
+    )
+    run, rates = Run(config, prepare(config, tiny_images, torch.device("cpu")), torch.device("cpu")), []
+    monkeypatch.setattr(run.optimizer, "step", lambda: rates.append([one["lr"] for one in run.optimizer.param_groups]))
+    for _ in range(config.epochs):
+        run.train_epoch(lambda *_: None, (), evaluate=False)
+    steps = len(run.sampler)
+    factors = np.array(rates)[:, 2]
+    np.testing.assert_allclose(rates, factors[:, None] * [4.0, 2.0, 1.0])
+    done = (np.arange(len(factors)) + 0.5) / steps
+    expected = np.where(done < 1, done, 0.5 + 0.5 * np.cos(np.pi * (done - 1) / 3))
+    np.testing.assert_allclose(factors, expected)
+    with pytest.raises(UsageError, match=r"warmup=4: expected fewer than the 4 epochs"):
+        replace(config, warmup=4.0)
+
+
+def test_a_schedule_resumes_with_the_same_bits(tiny_images, tmp_path):
+    config = replace(FAST, method="contrastive", backbone="untrained", finetune=True, schedule="cosine", warmup=0.5)
+    with pytest.raises(SystemExit):
+        train(config, tiny_images, out=tmp_path, device="cpu", recorders=[Ends(signal.SIGTERM)])
+    check_equal(train(config, tiny_images, device="cpu"), train(config, tiny_images, out=tmp_path, resume=True))

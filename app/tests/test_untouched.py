@@ -15,7 +15,7 @@ from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
-from robustdml.evaluation import below_untouched, detection_auc
+from robustdml.evaluation import below_untouched, detection_auc, still_rising
 from robustdml.networks.backbones import choice
 from robustdml.networks.models import SmallCNN, apply_in_batches
 from robustdml.reports.run_report import render_run
@@ -190,3 +190,19 @@ def test_a_run_that_does_none_says_nothing(clusters, tmp_path, capsys):
     assert main([*command, "--data", save_features(clusters, tmp_path / "clusters.npz")]) == 0
     assert json.loads((tmp_path / "fine" / "metrics.json").read_text())["below_untouched"] is None
     assert "did harm" not in capsys.readouterr().out + (tmp_path / "fine" / "report.html").read_text()
+
+
+def test_a_curve_that_still_rises_is_told_with_the_command_that_goes_on(clusters, tmp_path, capsys):
+    history = [{"mean_average_precision_at_r": value} for value in (0.1, 0.2, 0.3, 0.4, 0.4, 0.405)]
+    assert still_rising(history, tmp_path) is None and still_rising(history[:1], tmp_path) is None
+    assert still_rising(history[:3], None).endswith(
+        "from 0.200 to 0.300 in the last third of the epochs. To go on: epochs 6"
+    )
+    assert still_rising([{"loss": 1.0}, *history[:1]], None) is None
+    command = ["train", "--data", save_features(clusters, tmp_path / "clusters.npz"), "--method", "contrastive"]
+    command += ["--embedding-size", "8", "--batch-size", "32", "--device", "cpu", "--learning-rate", "3e-2"]
+    assert main([*command, "--epochs", "2", "--out", "run"]) == 0
+    way_on = "robustdml train --resume --out run --epochs 4"
+    assert way_on in capsys.readouterr().out and way_on in (tmp_path / "run" / "report.html").read_text()
+    assert main(way_on.split()[1:]) == 0
+    assert len((tmp_path / "run" / "history.jsonl").read_text().splitlines()) == 4

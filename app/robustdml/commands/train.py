@@ -177,6 +177,8 @@ def _print(result: TrainingResult, out: Path) -> None:
         _print_chosen(result.summary["chosen"], console)
     if result.summary["below_untouched"]:
         console.print(result.summary["below_untouched"], style="yellow", highlight=False)
+    if rising := result.summary["still_rising"]:
+        console.print(rising, highlight=False, soft_wrap=True)
     if doubt := test_labels_note(result):
         console.print(doubt, highlight=False)
     print(

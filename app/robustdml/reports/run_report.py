@@ -60,6 +60,7 @@ def render_run(result: TrainingResult, data: RetrievalData | None = None) -> str
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(_data_line(result))}</p>",
         f'<p class="finding">{escape(harm)}</p>' if harm else "",
+        f"<p>{escape(summary['still_rising'])}</p>" if summary["still_rising"] else "",
         table(["", "last epoch", untouched.lower()], figures),
         left_out_line(result.left_out),
         f"<p>{escape(EXPLAINED)}</p>",

@@ -89,11 +89,14 @@ class Run:
         except ValueError as error:
             raise UsageError(f"method {config.method}: {error}") from error
         self.network, self.loss = world.wrap(self.embedder), world.shard(loss)
+        rate = config.network_learning_rate
+        # Of the embedding layer, the backbone and the loss, before the schedule.
+        self.rates = [rate, config.backbone_learning_rate or rate, config.proxy_learning_rate]
+        trained = (self.embedder.head, self.embedder.backbone, self.loss)
+        groups: list[dict[str, Any]] = [{"params": list(part.parameters())} for part in trained]
+        groups[-1]["weight_decay"] = 0.0
         self.optimizer = torch.optim.AdamW(
-            [
-                {"params": list(self.embedder.parameters()), "lr": config.network_learning_rate},
-                {"params": list(self.loss.parameters()), "lr": config.proxy_learning_rate, "weight_decay": 0.0},
-            ],
+            groups,
             weight_decay=config.weight_decay,
             # One pass over each parameter: with many classes the default costs as much as the loss.
             fused=True,
@@ -112,18 +115,13 @@ class Run:
     ) -> None:
         """Train with what a trial has found best; `averaging` is the weight of the trained layer in its average."""
         self.averaging, self.keeps_features = averaging, keeps_features
-        self.optimizer.param_groups[0]["lr"] = learning_rate
+        self.rates[0] = learning_rate
         if loss != self.loss_name:
             self.loss_name, self.method = loss, METHODS[loss]
             classes = self.prepared.data.train.num_classes
             self.loss = self.method.make_loss(self.config.options, classes, self.embedding_size).to(self.device)
         if options != self.filter_options:
             self._use_filter(options)
-
-    @property
-    def learning_rate(self) -> float:
-        """Of the network."""
-        return float(self.optimizer.param_groups[0]["lr"])
 
     def _use_filter(self, options: FilterOptions) -> None:
         """Make the filter, and what depends on it: the inputs of the loss, and the log of the samples."""
@@ -274,6 +272,9 @@ class Run:
             loss = self._batch_loss(embeddings, rows, judged)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
+            factor = self.config.rate_factor(self.epoch + (self.under_way.steps + 0.5) / len(self.sampler))
+            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
+                group["lr"] = rate * factor
             self.optimizer.step()
             value = loss.detach()
         for loss_input in self.inputs.values():
@@ -342,7 +343,7 @@ class Run:
             "keeps_features": self.keeps_features,
             "chosen": self.chosen,
             "filter_options": self.filter_options.as_dict(),
-            "learning_rate": self.learning_rate,
+            "learning_rate": self.rates[0],
             "rng": torch.get_rng_state(),
             "rng_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }

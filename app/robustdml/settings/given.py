@@ -107,8 +107,9 @@ def make_config(given: Mapping[str, Given]) -> TrainingConfig:
         raise UsageError(f"{given['correct_confidence'].where} has no effect without correct")
     if value_of(given, "labels_confidence") != DEFAULTS.labels_confidence and value_of(given, "labels_use") != CORRECT:
         raise UsageError(f"{given['labels_confidence'].where} has no effect without labels_use {CORRECT}")
-    if not value_of(given, "augment") and not value_of(given, "finetune"):
-        raise UsageError(f"{given['augment'].where} has no effect on frozen features, without finetune")
+    for name in ("augment", "backbone_learning_rate"):
+        if value_of(given, name) != getattr(DEFAULTS, name) and not value_of(given, "finetune"):
+            raise UsageError(f"{given[name].where} has no effect on frozen features, without finetune")
     plain = {name: value for name, value in values.get("", {}).items() if name in CONFIG_FIELDS}
     chosen = (group(**values[group.name]) for group in option_groups() if group.name in values)
     return TrainingConfig(**plain, options=OptionSet(*chosen), filter=filtered)
