@@ -248,7 +248,10 @@ class Processes:
             try:
                 work.wait(timedelta(seconds=LOOK))
             except RuntimeError:
-                if work.is_completed() or time.monotonic() - start < 0.5 * LOOK:
+                if work.is_completed():  # or has failed; after a pause of all, just after the wait has ended
+                    work.wait()
+                    return
+                if time.monotonic() - start < 0.5 * LOOK:
                     raise
                 if self.roll_call.alarm:
                     raise RuntimeError("another process has failed while this one waited") from None

@@ -78,8 +78,8 @@ class RollCall:
         """Return what the first process concludes once all answers are there, one is a failure, or patience ends."""
         answers: dict[int, str] = {}
         failed: list[str] = []
-        end = time.monotonic() + self._patience
-        while not failed and len(answers) < len(self._ranks) and time.monotonic() < end:
+        waited, before = 0.0, time.monotonic()
+        while not failed and len(answers) < len(self._ranks) and waited < self._patience:
             if self._store.check([self._verdict_key]):
                 verdict: str = self._store.get(self._verdict_key).decode()
                 return verdict
@@ -90,6 +90,8 @@ class RollCall:
                 f"rank {rank}: {text[len(_FAILED) :]}" for rank, text in answers.items() if text.startswith(_FAILED)
             ]
             time.sleep(0.1)
+            now = time.monotonic()
+            waited, before = waited + min(now - before, LOOK), now  # a pause of all processes is no silence of one
         silent = [
             f"rank {rank} does not answer: it has ended or is stopped" for rank in self._ranks if rank not in answers
         ]
