@@ -7,6 +7,7 @@
 #include "pairs/cpu.h"
 #include "pairs/cpu_sweep.h"
 #include "pairs/cpu_symmetric.h"
+#include "pairs/cpu_tiles.h"
 
 #if defined(ROBUSTDML_CUDA)
 #include "pairs/cuda.h"
@@ -31,8 +32,9 @@ void bind_pairs_of(py::module_& m, const std::string& suffix) {
     define_struct<cpu::Batch<T>>(m, "Batch_" + suffix);
     define(m, "pair_lse_symmetric_" + suffix, cpu::pair_lse_symmetric<T>, "whole", "problem", "batch");
     define(m, "pair_hinge_symmetric_" + suffix, cpu::pair_hinge_symmetric<T>, "whole", "problem", "batch");
-    define(m, "pair_contrast_symmetric_" + suffix, cpu::pair_contrast_symmetric<T>, "whole", "problem",
-           "batch");
+    define_struct<cpu::ContrastSide<T>>(m, "ContrastSide_" + suffix);
+    define_struct<cpu::ContrastTiles<T>>(m, "ContrastTiles_" + suffix);
+    define(m, "pair_contrast_tiles_" + suffix, cpu::pair_contrast_tiles<T>, "rows", "columns", "tiles");
 #if defined(ROBUSTDML_CUDA)
     define_struct<cuda::Pairs<T>>(m, "PairChunk_cuda_" + suffix);
     define(m, "pair_lse_cuda_" + suffix, cuda::pair_lse<T>, "chunk", "problem", "stream");

@@ -8,6 +8,7 @@
 #include "math/limits.h"
 #include "math/log.h"
 #include "pairs/cpu.h"
+#include "pairs/cpu_softmax.h"
 
 namespace robustdml::cpu {
 namespace {
@@ -63,16 +64,10 @@ ROBUSTDML_HD Ends<T> ends_of(const Row<T>& r) {
     return {positive, negative};
 }
 
-// Sums over the sets of a row, of e = 2^(slope (s - end)): of e, of s e, and of the positives' s and number.
-struct Sums {
-    double positive = 0, negative = 0, positive_slope = 0, negative_slope = 0, s = 0;
-    std::int64_t number = 0;
-};
-
 // Exponentials take the place of S, of positives too if Positives, unless the columns need S once more.
 template <class T, bool Positives, bool Keep>
-ROBUSTDML_HD Sums sums_of(const Row<T>& r, const Ends<T>& ends) {
-    Sums sums;
+ROBUSTDML_HD SoftmaxSums sums_of(const Row<T>& r, const Ends<T>& ends) {
+    SoftmaxSums sums;
     for (int side = 0; side < 2; ++side)
         for (std::int64_t from = r.begin[side]; from < r.end[side]; from += kBlock) {
             const std::int64_t to = std::min(r.end[side], from + kBlock);
@@ -129,29 +124,17 @@ ROBUSTDML_HD void softmax_row(const Pairs<T>& c, const PairContrastProblem<T>& p
         std::fill(r.s, r.s + c.m, T(0));
         return store(c, problem, row, 0.0, 0.0, 0.0, 0.0);
     }
-    const bool inside = problem.form == static_cast<std::int64_t>(Contrast::inside);
-    const Sums sums = sums_of<T, true, Columns>(r, ends);
-    const double largest = std::max(ends.positive, ends.negative);
-    const double of_positive = std::exp2(r.slope * (ends.positive - largest));
-    const double of_negative = std::exp2(r.slope * (ends.negative - largest));
-    const double total = sums.positive * of_positive + sums.negative * of_negative;
-    // Of differences: a loss near 0 keeps its digits.
-    const double above = largest - (inside ? ends.positive : sums.s / sums.number);
-    const double loss =
-        r.slope * above / kLog2E + std::log(total) - (inside ? std::log(sums.positive / sums.number) : 0);
-    const double share = (double(upstream) + lse_upstream) / total;
-    const double positive = share * of_positive - (inside ? upstream / sums.positive : 0);
-    const double negative = share * of_negative, constant = inside ? 0 : double(upstream) / sums.number;
-    const double lse = (r.slope * largest + r.bias) / kLog2E + std::log(total);
+    const SoftmaxSums sums = sums_of<T, true, Columns>(r, ends);
+    const SoftmaxRow of_row = softmax_of_sums(sums, ends.positive, ends.negative, r.slope, r.bias / kLog2E,
+                                              problem.form == static_cast<std::int64_t>(Contrast::inside),
+                                              {upstream, lse_upstream});
     if (!Columns || !c.upstream_positive)
-        store(c, problem, row, loss, lse,
-              scales.cosine *
-                  (positive * sums.positive_slope + negative * sums.negative_slope - constant * sums.s),
-              positive * sums.positive + negative * sums.negative - constant * sums.number);
+        store(c, problem, row, of_row.loss, of_row.lse, scales.cosine * of_row.slope, of_row.shift);
     if (!c.upstream_positive) return;
     const T factor = problem.coefficients[0] * scales.gradient;
     if (!Columns) {
-        const Factors<T> f{T(positive * factor), T(negative * factor), T(constant * factor)};
+        const Factors<T> f{T(of_row.positive * factor), T(of_row.negative * factor),
+                           T(of_row.constant * factor)};
 #pragma omp simd
         for (std::int64_t x = 0; x < c.m; ++x) {
             const bool same = r.labels[x] == r.label;
@@ -159,7 +142,7 @@ ROBUSTDML_HD void softmax_row(const Pairs<T>& c, const PairContrastProblem<T>& p
         }
         return;
     }
-    const Factors<T> f{T(positive), T(negative), T(constant)};
+    const Factors<T> f{T(of_row.positive), T(of_row.negative), T(of_row.constant)};
     const T log2e = static_cast<T>(kLog2E);
     double slope = 0, shift = 0;
     for (int side = 0; side < 2; ++side)
@@ -172,8 +155,8 @@ ROBUSTDML_HD void softmax_row(const Pairs<T>& c, const PairContrastProblem<T>& p
                 const T s = r.s[x], z = r.slope * s + r.bias;
                 const T e = exp2_fast(r.slope * (s - (same ? ends.positive : ends.negative)));
                 const T of_column = problem.column_upstream[x] * exp2_fast(z - log2e * problem.column_lse[x]);
-                const T of_row = same ? e * f.positive - f.constant : e * f.negative;
-                const T dz = present ? of_row + of_column : T(0);
+                const T of_its_row = same ? e * f.positive - f.constant : e * f.negative;
+                const T dz = present ? of_its_row + of_column : T(0);
                 slope_sum += s * dz;
                 shift_sum += dz;
                 r.s[x] = dz * factor;
@@ -181,7 +164,7 @@ ROBUSTDML_HD void softmax_row(const Pairs<T>& c, const PairContrastProblem<T>& p
             slope += slope_sum;
             shift += shift_sum;
         }
-    store(c, problem, row, loss, lse, scales.cosine * slope, shift);
+    store(c, problem, row, of_row.loss, of_row.lse, scales.cosine * slope, shift);
 }
 
 template <class T>
@@ -192,7 +175,7 @@ ROBUSTDML_HD void each_row(const Pairs<T>& c, const PairContrastProblem<T>& prob
         std::fill(r.s, r.s + c.m, T(0));
         return store(c, problem, row, 0.0, 0.0, 0.0, 0.0);
     }
-    const Sums sums = sums_of<T, false, false>(r, ends);
+    const SoftmaxSums sums = sums_of<T, false, false>(r, ends);
     const double log_sum = std::log(sums.negative);
     const T factor = problem.coefficients[0] * scales.gradient;
     double loss = 0, above = 0, slope = 0;

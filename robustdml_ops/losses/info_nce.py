@@ -20,8 +20,8 @@ class InfoNCELoss(TwoTowerLoss):
 
         ℓ_i = −e^{q z_ii}/q + (λ Σ_j e^{z_ij})^q/q
 
-    Nothing of size B×B exists but a chunk of rows at a time. Value and gradients of both sides take 8·B²·D flops, of
-    one side 6; on shards, second derivatives, compiled graphs and RINCE sweep for each side.
+    Nothing of size B×B exists but a chunk or tile at a time. Value and gradients of both sides take up to 8·B²·D flops,
+    of one side 6; on shards, second derivatives, compiled graphs and RINCE sweep for each side.
 
     On shards (:func:`~robustdml_ops.distributed.shard_classes`) each process brings its pairs, and all rows of both
     towers are gathered: 2·B·D numbers forward and back. Each process then sweeps over its own rows.

@@ -21,8 +21,9 @@ class SupConLoss(ContrastFamilyLoss):
     The candidates j are the other samples of the batch or, where they are given, the rows of ``ref_emb`` instead. The
     mean is over the samples whose loss is above 0; a sample without positives has 0.
 
-    Value and gradient come from one sweep over the samples (``"none"``: from two), 6·B·m·D flops. What is of size B×m
-    exists a chunk of samples at a time. Similarities and sums are in float32 at least; so is the result.
+    Value and gradient take 6·B·m·D flops, and ``"none"`` a sweep more; of the batch with itself on the CPU 3 to 4·B²·D.
+    What is of size B×m exists a chunk of samples, or a tile, at a time. Similarities and sums are in float32 at least;
+    so is the result.
 
     The numbers of pytorch-metric-learning's ``SupConLoss`` with its default reducer, except where a batch has no
     negative pair at all or one pair of either kind: theirs is 0.

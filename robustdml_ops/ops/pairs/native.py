@@ -3,7 +3,8 @@
 A sweep by lanes is one call: each thread of the CPU takes chunks of rows on its own.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -125,8 +126,55 @@ def sweep_by_lanes(
         similarities.check_proxy_gradients()
 
 
-def symmetric_lanes_serve(anchors: Tensor, dtype: torch.dtype, operand: torch.dtype) -> bool:
-    """Whether :func:`symmetric_by_lanes` multiplies such a batch."""
+# Bytes of S that stay between both passes of tiles.
+_KEPT = 40 << 20
+
+
+class ContrastSide(NamedTuple):
+    """Rows with losses over those of the other side, or of their own."""
+
+    X: Tensor  # (n, D) compute type, contiguous
+    inverse_norm: Tensor  # (n,)
+    labels: Tensor  # (n,) int32, see PairSets.narrow
+    sums: PairBuffers  # losses as positive, log-sum-exps as negative
+    dX: Tensor | None  # (n, D) out, zeros before
+
+
+def contrast_by_tiles(problem: PairContrastProblem, sides: Sequence[ContrastSide]) -> None:
+    """Losses of a batch with itself, or of two sides over each other, and all gradients."""
+    X = sides[0].X
+    suffix = module.SUFFIX[X.dtype]
+
+    def native(side: ContrastSide) -> Any:
+        slope, shift = (None, None) if side.sums.moments is None else side.sums.moments
+        return getattr(module.library, f"ContrastSide_{suffix}")(
+            X=side.X.data_ptr(),
+            inverse_norm=side.inverse_norm.data_ptr(),
+            labels=side.labels.data_ptr(),
+            n=len(side.X),
+            loss=side.sums.positive.data_ptr(),
+            lse=side.sums.negative.data_ptr(),
+            slope=module.address(slope),
+            shift=module.address(shift),
+            dX=module.address(side.dX),
+            **module.addresses(upstream_arguments(side.sums.upstream)),
+        )
+
+    tiles = getattr(module.library, f"ContrastTiles_{suffix}")(
+        gemm=matrix_product(X.dtype),
+        set_threads=set_threads(),
+        D=X.shape[1],
+        form=FORMS.index(problem.form),
+        coefficients=problem.coefficients.data_ptr(),
+        alone=len(sides) == 1,
+        kept=_KEPT,
+        threads=torch.get_num_threads(),
+    )
+    getattr(module.library, f"pair_contrast_tiles_{suffix}")(native(sides[0]), native(sides[-1]), tiles)
+
+
+def whole_matrices_serve(anchors: Tensor, dtype: torch.dtype, operand: torch.dtype) -> bool:
+    """Whether :func:`symmetric_by_lanes` and :func:`contrast_by_tiles` multiply such rows."""
     return anchors.device.type == "cpu" and operand == dtype and matrix_product(dtype) != 0
 
 

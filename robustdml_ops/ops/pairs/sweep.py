@@ -4,6 +4,7 @@ Anchors are rows, a chunk of them at a time, and all candidates are columns. The
 row, mining included: so, as in the Proxy-Anchor family, a chunk is differentiated before it leaves the cache.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,10 +19,12 @@ from robustdml_ops.engine.validation import check_gradient_fits
 from robustdml_ops.ops.pairs.eager import EagerPairs
 from robustdml_ops.ops.pairs.native import (
     MOST_CANDIDATES,
+    ContrastSide,
     NativePairs,
+    contrast_by_tiles,
     sweep_by_lanes,
     symmetric_by_lanes,
-    symmetric_lanes_serve,
+    whole_matrices_serve,
 )
 from robustdml_ops.ops.pairs.problem import (
     GivenRows,
@@ -80,7 +83,8 @@ def pair_sweep(
     native = isinstance(backend, NativePairs)
     n, D = anchors.shape
     symmetric = candidates is None and n <= chunk_rows(n, n + 2 * D, anchors.device, n * backend.temporaries)
-    symmetric_lanes = symmetric and native and symmetric_lanes_serve(anchors, dtype, operand)
+    symmetric_lanes = symmetric and native and whole_matrices_serve(anchors, dtype, operand)
+    symmetric_lanes = symmetric_lanes and not isinstance(problem, PairContrastProblem)
     if problem.average and not symmetric_lanes:
         assert isinstance(problem, PairHingeProblem)
         plain = replace(problem, average=False)
@@ -109,6 +113,12 @@ def pair_sweep(
         anchors, others = rows
     with without_autocast(anchors.device):
         buffers = PairBuffers(factors, result.positive, result.negative, result.counts, rows, result.moments)
+        if candidates is None and isinstance(problem, PairContrastProblem) and problem.form != "sigmoid":
+            sides = contrast_sides((anchors,), problem, (buffers,), backend, operand, (want_anchors,))
+            if sides:
+                contrast_by_tiles(problem, sides)
+                result.danchors = sides[0].dX
+                return result
         if symmetric:
             result.danchors = _symmetric(anchors, problem, buffers, backend, operand, symmetric_lanes)
             return result.divided(result.terms) if problem.average else result
@@ -143,6 +153,26 @@ def pair_sweep(
         both = result.dcandidates if result.danchors is None else result.danchors.add_(result.dcandidates)
         result.danchors, result.dcandidates = both, None
     return result
+
+
+def contrast_sides(
+    matrices: Sequence[Tensor],
+    problem: PairContrastProblem,
+    buffers: Sequence[PairBuffers],
+    backend: PairBackend,
+    operand: torch.dtype,
+    want: Sequence[bool],
+) -> list[ContrastSide]:
+    """Anchors, and candidates if they have losses as well, as tiles take them; empty where tiles do not serve."""
+    sides, dtype = [], buffers[0].positive.dtype
+    if not isinstance(backend, NativePairs) or not whole_matrices_serve(matrices[0], dtype, operand):
+        return []
+    for rows, labels, sums, wanted in zip(matrices, problem.sets.narrow, buffers, want, strict=False):
+        X, inverse_norm = rows.to(dtype).contiguous(), rows.new_empty(len(rows), dtype=dtype)
+        if not backend.inverse_norms(X, inverse_norm):
+            return []
+        sides.append(ContrastSide(X, inverse_norm, labels, sums, X.new_zeros(X.shape) if wanted else None))
+    return sides
 
 
 def _add_anchors(similarities: Similarities, chunk: Chunk) -> None:
