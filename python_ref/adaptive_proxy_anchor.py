@@ -23,7 +23,7 @@ def adaptive_proxy_anchor_loss(
     negative_margin: str = "sample",
     sample_weights: Tensor | None = None,
     reduction: str = "mean",
-    drop_similar_negatives: float | None = None,
+    drop_similar_negatives: float | Tensor | None = None,
 ) -> Tensor:
     """Adaptive Proxy-Anchor loss, Eq. 4, the sum of Eq. 2 and λ over Eq. 3.
 

@@ -158,7 +158,7 @@ def samples_of_classes(
     return of_class, 0.0 if label_weights is None else torch.where(of_class, weights, 1).log()
 
 
-def without_similar(negative: Tensor, similarity: Tensor, limit: float | None) -> Tensor:
+def without_similar(negative: Tensor, similarity: Tensor, limit: float | Tensor | None) -> Tensor:
     """Leave out the negatives that are more similar to the anchor than the limit: they may be of its class.
 
     Source: the filter between classes of An et al., "Partial FC: Training 10 Million Identities on a Single Machine",
@@ -170,8 +170,8 @@ def without_similar(negative: Tensor, similarity: Tensor, limit: float | None) -
         X_p⁻.
     similarity : Tensor, (A, N)
         Cosines. Which of them exceed the limit is a constant of the derivatives.
-    limit : float, optional
-        In (−1, 1]. None: nothing is left out.
+    limit : float or Tensor, optional
+        In (−1, 1], or one of each candidate, (N,). None: nothing is left out.
 
     Returns
     -------

@@ -63,7 +63,7 @@ def class_log_sum_exp(
     bias: Tensor | None = None,
     target_bias: float = 0.0,
     exclude_target: bool = False,
-    drop_similar_negatives: float = math.inf,
+    drop_similar_negatives: float | Tensor = math.inf,
     **similarity: object,
 ) -> tuple[Tensor, Tensor]:
     """Log-sum-exp of the logits of all classes, and the logits of the labels.
@@ -108,7 +108,8 @@ def class_log_sum_exp(
     logits = torch.where(own, logits + target_bias, logits)
     target = logits.gather(1, places.clamp(max=len(proxies) - 1)).masked_fill(absent, -torch.inf).view(labels.shape)
     left_out = own if exclude_target else torch.zeros_like(own)
-    counted = logits.masked_fill(left_out | (~own & (s > drop_similar_negatives)), -torch.inf)
+    limits = torch.as_tensor(drop_similar_negatives).view(-1, 1)
+    counted = logits.masked_fill(left_out | (~own & (s > limits)), -torch.inf)
     empty = (counted == -torch.inf).all(1, keepdim=True)
     # The derivative of a logsumexp over −∞ alone is NaN.
     lse = torch.logsumexp(counted.masked_fill(empty, 0), 1).masked_fill(empty[:, 0], -torch.inf)
@@ -121,7 +122,7 @@ def soft_cross_entropy(
     labels: Tensor,
     label_weights: Tensor,
     scale: float = 1.0,
-    drop_similar_negatives: float = math.inf,
+    drop_similar_negatives: float | Tensor = math.inf,
 ) -> Tensor:
     """Cross-entropy with targets of several classes, each with its margin, and without negatives that are similar.
 
@@ -151,7 +152,7 @@ def soft_cross_entropy(
     B, C = similarity.shape
     q = similarity.new_zeros(B, C + 1).scatter_add(1, labels.masked_fill(labels == ABSENT, C), label_weights)[:, :-1]
     own = torch.zeros(B, C + 1, dtype=torch.bool).scatter(1, labels.masked_fill(labels == ABSENT, C), True)[:, :-1]
-    left_out = ~own & (similarity > drop_similar_negatives)
+    left_out = ~own & (similarity > torch.as_tensor(drop_similar_negatives).view(-1, 1))
     z = scale * torch.where(own, moved, similarity)
     lse = torch.logsumexp(z.masked_fill(left_out, -torch.inf), 1, keepdim=True)
     return (q * (lse - z)).sum(1)

@@ -21,7 +21,7 @@ def proxy_anchor_loss(
     margin: float = 0.1,
     sample_weights: Tensor | None = None,
     reduction: str = "mean",
-    drop_similar_negatives: float | None = None,
+    drop_similar_negatives: float | Tensor | None = None,
     label_weights: Tensor | None = None,
 ) -> Tensor:
     """Proxy-Anchor loss, Eq. 4.

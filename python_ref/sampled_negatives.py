@@ -20,7 +20,7 @@ def sampled_proxy_anchor_loss(
     weights: Tensor,
     alpha: float = 32.0,
     margin: float = 0.1,
-    drop_similar_negatives: float | None = None,
+    drop_similar_negatives: float | Tensor | None = None,
 ) -> Tensor:
     """Proxy-Anchor over the proxies ``drawn``, each of which counts ``weights`` times in the negative term.
 

@@ -79,7 +79,7 @@ def smooth_proxy_anchor_loss(
     threshold: float = 0.1,
     sample_weights: Tensor | None = None,
     reduction: str = "mean",
-    drop_similar_negatives: float | None = None,
+    drop_similar_negatives: float | Tensor | None = None,
 ) -> Tensor:
     """Smooth Proxy-Anchor loss, Eq. 5 with the weights of Eq. 7.
 

@@ -2,7 +2,7 @@
 //
 //   positive[p] = log(1 + sum over X_p+ of w exp(-alpha s + positive_bias[x]))
 //   negative[p] = log(1 + sum over X_p- of w exp(+alpha s + negative_bias[x] + anchor_bias[p])), s <=
-//   drop_above
+//   drop_above[x]
 //
 // With labels, w is that of the label in X_p+ and 1 in X_p-.
 #pragma once
@@ -16,11 +16,11 @@ namespace robustdml {
 
 template <class T>
 struct AnchorChunk {
-    T* S;               // (rows, B) in: cosines; out: dL/dS if upstream_positive is given, else undefined
-    std::int64_t rows;  // anchors in this chunk
-    std::int64_t B;     // candidates
-    T alpha;            // scale of the similarities
-    T drop_above;       // negatives of a larger cosine are left out; inf: none are
+    T* S;                 // (rows, B) in: cosines; out: dL/dS if upstream_positive is given, else undefined
+    std::int64_t rows;    // anchors in this chunk
+    std::int64_t B;       // candidates
+    T alpha;              // scale of the similarities
+    const T* drop_above;  // (B,) in: negatives of a larger cosine are left out; null: none are
     std::int64_t labels_each;  // labels of a candidate, K, where labels tell the sets
     const T* label_weights;    // (B, K) in, or null: 1
     const T* positive_bias;    // (B,) in

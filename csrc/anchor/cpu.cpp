@@ -63,15 +63,16 @@ ROBUSTDML_HD void positives_of_row(const AnchorChunk<T>& c, std::int64_t row, T*
     }
 }
 
-// Puts the similarities of a row's negatives that are above the limit out of the exponentials' sight.
+// Puts the similarities of a row's negatives that are above their limits out of the exponentials' sight.
 template <class T, class IsPositive>
 ROBUSTDML_HD void hide_similar(const AnchorChunk<T>& c, const RowScale<T>& scales, T* s,
                                IsPositive is_positive) {
-    const T limit = c.drop_above, cosine = scales.cosine, hidden = unseen(scales);
-    if (!(limit <= T(1))) return;
+    const T cosine = scales.cosine, hidden = unseen(scales);
+    const T* limit = c.drop_above;
+    if (!limit) return;
 #pragma omp simd
     for (std::int64_t x = 0; x < c.B; ++x) {
-        const bool hide = (s[x] * cosine > limit) & !is_positive(x);
+        const bool hide = (s[x] * cosine > limit[x]) & !is_positive(x);
         s[x] = hide ? hidden : s[x];
     }
 }

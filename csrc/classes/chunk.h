@@ -1,7 +1,7 @@
 // One chunk of the class log-sum-exp, as the epilogues of both devices see it.
 //
 //   logit[k, x] = scale[k] pool_h(s[k, h, x]) + bias[k]
-//   sum[x]      = sum over k that is no label of x, pool_h(s[k, h, x]) <= drop_above, of exp(logit[k, x])
+//   sum[x]      = sum over k that is no label of x, pool_h(s[k, h, x]) <= drop_above[x], of exp(logit[k, x])
 //   target[x, j] = logit[label[x, j], x]
 #pragma once
 
@@ -27,7 +27,7 @@ struct ClassChunk {
     const T* bias;              // (classes,) in, -inf: masked; or null: none
     Pooling pooling;
     T gamma;
-    T drop_above;              // similarity above which a class that is no label is left out; inf: none
+    const T* drop_above;  // (B,) in: similarity above which a class that is no label is left out, or null
     std::int64_t labels_each;  // labels of a sample, K
 
     // CPU only, (classes * centers,) in: 1 / |proxy|, 0 for zero rows. S then holds products with the proxies

@@ -21,7 +21,6 @@ template <class T>
 struct Line {
     T slope;
     T offset;
-    T limit;  // s above which the class is left out
 };
 
 template <class T>
@@ -31,13 +30,27 @@ ROBUSTDML_HD T scale_of(const ClassChunk<T>& c, std::int64_t k) {
 
 template <class T>
 ROBUSTDML_HD Line<T> line_of(const ClassChunk<T>& c, std::int64_t k, T cosine) {
-    const T bias = c.bias ? c.bias[k] : T(0);
-    return {scale_of(c, k) * cosine, bias, c.drop_above / cosine};
+    return {scale_of(c, k) * cosine, c.bias ? c.bias[k] : T(0)};
 }
 
 template <class T>
 ROBUSTDML_HD T logit_at(const Line<T>& line, T s) {
-    return s > line.limit ? -kInfinity<T> : line.slope * s + line.offset;
+    return line.slope * s + line.offset;
+}
+
+// Turns the similarities of one class with the samples from `from` on into logits, -inf above their limits.
+// The line of the row is then the identity.
+template <class T>
+ROBUSTDML_HD void to_logits(const ClassChunk<T>& c, Line<T>& line, T cosine, T* s, std::int64_t from,
+                            std::int64_t count) {
+    const T* limit = c.drop_above ? c.drop_above + from : nullptr;
+#pragma omp simd
+    for (std::int64_t x = 0; x < count; ++x) {
+        const bool left_out = limit && s[x] * cosine > limit[x];
+        const T logit = logit_at(line, s[x]);
+        s[x] = left_out ? -kInfinity<T> : logit;
+    }
+    line = {T(1), T(0)};
 }
 
 // Up to kRows classes, `stride` elements apart, into the running sums.
@@ -96,18 +109,16 @@ ROBUSTDML_HD void forward_range(const ClassChunk<T>& c, const LabelSets& labels,
             }
             Line<T>& line = lines[k - from];
             line = line_of(c, k, cosine);
-            if (place == B * K || sorted[place] != labels.first_label + k) continue;
-            // A class that is somebody's label, as few are: its row becomes exponents, so that one can be
-            // taken out whatever the slope is.
             const double bias = c.bias ? double(c.bias[k]) : 0.0;
             const std::int64_t first = place;
             for (; place < B * K && sorted[place] == labels.first_label + k; ++place) {
                 const std::int64_t entry = labels.order[place];
                 target[entry] = static_cast<T>(double(scale_of(c, k)) * cosine * s[entry / K] + bias);
             }
-            for (std::int64_t x = 0; x < B; ++x) s[x] = logit_at(line, s[x]);
+            // The row of a class that is somebody's label, as few are, becomes logits, so that one can be
+            // taken out whatever the slope is.
+            if (place > first || c.drop_above) to_logits(c, line, cosine, s, 0, B);
             for (std::int64_t p = first; p < place; ++p) s[labels.order[p] / K] = -kInfinity<T>;
-            line = {T(1), T(0), kInfinity<T>};
         }
         add_rows(c.S + from * stride, stride, lines, count, B, shift, total);
     }
@@ -126,8 +137,9 @@ ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels
         while (place < B * K && sorted[place] == labels.first_label + k) ++place;
         if (c.pooling == Pooling::none) {
             const T cosine = cosine_factor(c, k);
-            const Line<T> line = line_of(c, k, cosine);
+            Line<T> line = line_of(c, k, cosine);
             const T factor = scale_of(c, k) * cosine;
+            if (c.drop_above) to_logits(c, line, cosine, s, 0, B);
 #pragma omp simd
             for (std::int64_t x = 0; x < B; ++x)
                 s[x] = factor * upstream.dlse[x] * exp_fast(logit_at(line, s[x]) - upstream.lse[x]);
@@ -135,16 +147,18 @@ ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels
                 s[labels.order[p] / K] = factor * upstream.dlogit[labels.order[p]];
             continue;
         }
-        const Line<T> line = line_of(c, k, T(1));
         const T scale = scale_of(c, k);
         for (std::int64_t from = 0; from < B; from += kColumns) {
             const std::int64_t columns = std::min(kColumns, B - from);
             T pooled[kColumns], inverse[kColumns], gradient[kColumns];
             pool(c, k, from, columns, pooled, inverse, weights);
+            Line<T> line = line_of(c, k, T(1));
+            std::copy(pooled, pooled + columns, gradient);
+            if (c.drop_above) to_logits(c, line, T(1), gradient, from, columns);
 #pragma omp simd
             for (std::int64_t x = 0; x < columns; ++x)
                 gradient[x] = scale * upstream.dlse[from + x] *
-                              exp_fast(logit_at(line, pooled[x]) - upstream.lse[from + x]);
+                              exp_fast(logit_at(line, gradient[x]) - upstream.lse[from + x]);
             for (std::int64_t p = first; p < place; ++p) {
                 const std::int64_t entry = labels.order[p], x = entry / K - from;
                 if (0 <= x && x < columns) gradient[x] = scale * upstream.dlogit[entry];

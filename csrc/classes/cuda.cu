@@ -77,6 +77,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     T shift = -kLargest<T>, sum = 0;
     if (x < c.B) {
         const std::int64_t own = labels.labels[x * c.labels_each] - labels.first_label;
+        const T limit = c.drop_above ? c.drop_above[x] : kInfinity<T>;
         for (std::int64_t first = begin + threadIdx.y; first < end; first += kLanes * kAhead) {
             T similarities[kAhead];
 #pragma unroll
@@ -91,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
                 const std::int64_t j = label_place(c, labels, x, own, k);
                 if (j >= 0)
                     target[x * c.labels_each + j] = logit(c, k, similarities[i]);
-                else if (!(similarities[i] > c.drop_above))
+                else if (!(similarities[i] > limit))
                     add_exponential(shift, sum, logit(c, k, similarities[i]), T(1));
             }
         }
@@ -139,6 +140,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     const std::int64_t end = c.classes * (blockIdx.y + 1) / parts;
     const std::int64_t own = labels.labels[x * c.labels_each] - labels.first_label;
     const T lse = upstream.lse[x], dlse = upstream.dlse[x];
+    const T limit = c.drop_above ? c.drop_above[x] : kInfinity<T>;
 #pragma unroll(kPooling == Pooling::none ? kAhead : 1)
     for (std::int64_t k = begin + threadIdx.y; k < end; k += kLanes) {
         T* s = c.S + k * c.centers * c.B + x;
@@ -147,7 +149,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
         T gradient = 0;
         if (j >= 0)
             gradient = c.scale[k * c.scale_stride] * upstream.dlogit[x * c.labels_each + j];
-        else if (!(pooled.value > c.drop_above))
+        else if (!(pooled.value > limit))
             gradient = c.scale[k * c.scale_stride] * dlse * std::exp(logit(c, k, pooled.value) - lse);
         if constexpr (kPooling == Pooling::none) {
             s[0] = gradient;

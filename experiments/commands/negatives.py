@@ -22,6 +22,7 @@ from robustdml.plain_files import read_json
 from robustdml.progress import progress_bar
 from robustdml.train import train
 
+OWN = "own"
 LABELS = ("right", "flipped 40 %", "identities split in two", "two identities merged")
 
 
@@ -33,7 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", default="glyphs-large", help="as for robustdml train")
     parser.add_argument("--shares", type=float, nargs="+", default=[1.0, 0.3, 0.1], help="as --negative-share")
     parser.add_argument(
-        "--thresholds", type=float, nargs="*", default=[0.3, 0.4, 0.5, 0.6], help="as --negative-drop-similar"
+        "--limits",
+        type=lambda text: OWN if text == OWN else float(text),
+        nargs="*",
+        default=[0.3, 0.4, 0.5, 0.6, OWN],
+        help="as --negative-drop-similar; own: --negative-drop-nearer",
     )
     parser.add_argument("--seeds", type=int, default=3, help="runs of each cell")
     parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="epochs of each run")
@@ -47,15 +52,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out.exists():
         stored = read_json(arguments.out, "results of negatives; delete it, and all is trained again")
         runs = stored["runs"] if stored["settings"] == settings else []
-    thresholds = [None, *arguments.thresholds]
-    cells = list(itertools.product(range(arguments.seeds), LABELS, arguments.shares, thresholds))
+    cells = list(itertools.product(range(arguments.seeds), LABELS, arguments.shares, [None, *arguments.limits]))
     with progress_bar("negatives") as report:
-        for number, (seed, labels, share, threshold) in enumerate(cells):
-            cell = {"seed": seed, "labels": labels, "share": share, "threshold": threshold}
+        for number, (seed, labels, share, limit) in enumerate(cells):
+            cell = {"seed": seed, "labels": labels, "share": share, "limit": limit}
             if any(cell.items() <= run.items() for run in runs):
                 continue
-            report(f"{labels}, share {share}, threshold {threshold}, seed {seed}", number, len(cells))
-            runs.append(cell | _train(relabelled(data, labels, seed), arguments.epochs, share, threshold, seed))
+            report(f"{labels}, share {share}, limit {limit}, seed {seed}", number, len(cells))
+            runs.append(cell | _train(relabelled(data, labels, seed), arguments.epochs, share, limit, seed))
             content = {"settings": settings, "results": {arguments.data: tables(runs)}, "runs": runs}
             write_text(arguments.out, json.dumps(content, indent=1) + "\n")
     return 0
@@ -67,14 +71,10 @@ def tables(runs: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {"noises": kinds}
     for metric in ("Recall@1", "MAP@R"):
         rows: dict[str, list[float | None]] = {}
-        for share, threshold in dict.fromkeys((run["share"], run["threshold"]) for run in runs):
-            dropped = "" if threshold is None else f", without cosines above {threshold}"
+        for share, limit in dict.fromkeys((run["share"], run["limit"]) for run in runs):
+            dropped = "" if limit is None else f", without cosines above {'the own class' if limit == OWN else limit}"
             cells = (
-                [
-                    run[metric]
-                    for run in runs
-                    if (run["labels"], run["share"], run["threshold"]) == (k, share, threshold)
-                ]
+                [run[metric] for run in runs if (run["labels"], run["share"], run["limit"]) == (k, share, limit)]
                 for k in kinds
             )
             name = f"{'all' if share == 1 else f'{share:.0%} of the'} negatives{dropped}"
@@ -100,8 +100,9 @@ def relabelled(data: RetrievalData, labels: str, seed: int) -> RetrievalData:
     return data
 
 
-def _train(data: RetrievalData, epochs: int, share: float, threshold: float | None, seed: int) -> dict[str, float]:
-    options = OptionSet(NegativeOptions(share=share, drop_similar=threshold), SoftmaxOptions(correct_negatives=False))
+def _train(data: RetrievalData, epochs: int, share: float, limit: float | str | None, seed: int) -> dict[str, float]:
+    dropped = {"drop_nearer": True} if limit == OWN else {"drop_similar": limit}
+    options = OptionSet(NegativeOptions(share=share, **dropped), SoftmaxOptions(correct_negatives=False))
     config = TrainingConfig(method="arcface", epochs=epochs, seed=seed, options=options)
     last = train(config, data, device="cpu", evaluate_each_epoch=False).history[-1]
     return {"Recall@1": last["precision_at_1"], "MAP@R": last["mean_average_precision_at_r"]}

@@ -31,9 +31,9 @@ def test_labels_of_each_kind(data):
 
 
 def test_tables_of_means_over_the_seeds():
-    cell = {"labels": LABELS[0], "share": 1.0, "threshold": None, "MAP@R": 0.2}
+    cell = {"labels": LABELS[0], "share": 1.0, "limit": None, "MAP@R": 0.2}
     runs = [cell | {"seed": 0, "Recall@1": 0.5}, cell | {"seed": 1, "Recall@1": 0.7}]
-    runs.append(cell | {"seed": 0, "labels": LABELS[1], "threshold": 0.4, "share": 0.1, "Recall@1": 0.1})
+    runs.append(cell | {"seed": 0, "labels": LABELS[1], "limit": 0.4, "share": 0.1, "Recall@1": 0.1})
     found = tables(runs)
     assert found["noises"] == [LABELS[0], LABELS[1]]
     assert found["Recall@1"] == {

@@ -3,7 +3,7 @@
 import math
 import numbers
 from collections.abc import Callable, Collection
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -64,13 +64,27 @@ def check_positive(**settings: float) -> None:
             raise ValueError(f"{name} must be positive and finite, got {value}")
 
 
-def check_cosine(drop_similar_negatives: float) -> None:
+def similarity_limits(drop_similar_negatives: Any, embeddings: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """The cosine above which the negatives of each sample are left out, (B,) ``dtype``; None where all stay."""
+    limit, name = drop_similar_negatives, "drop_similar_negatives"
+    if isinstance(limit, Tensor):
+        check_same_device(embeddings=embeddings, drop_similar_negatives=limit)
+        limits = check_vector(name, limit, len(embeddings)).detach().to(dtype).contiguous()
+        require(~limits.isnan().any(), lambda: f"{name}[{int(limits.isnan().nonzero()[0])}] is NaN")
+        return limits
+    if limit is not None:
+        check_cosine(limit)
+    # Beyond 1 there is rounding alone.
+    return None if limit is None or limit == 1 else embeddings.new_full((len(embeddings),), limit, dtype=dtype)
+
+
+def check_cosine(drop_similar_negatives: Any) -> None:
     """A threshold in (−1, 1], above whose cosine a negative class is left out."""
     check_number("drop_similar_negatives", drop_similar_negatives)
     if not -1 < drop_similar_negatives <= 1:
         raise ValueError(
             f"drop_similar_negatives must lie in (-1, 1], got {drop_similar_negatives}: a cosine above which a "
-            "negative class is left out, such as 0.4"
+            "negative class is left out, such as 0.4; to a loss also 'own'"
         )
 
 

@@ -3,7 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ class ClassMatrixOptions(LossOptions, total=False):
     weight_init_func: Any
     negative_share: float
     negative_seed: int
-    drop_similar_negatives: float | None
+    drop_similar_negatives: float | Literal["own"] | None
 
 
 class SoftmaxOptions(ClassMatrixOptions, total=False):

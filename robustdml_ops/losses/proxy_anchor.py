@@ -30,10 +30,11 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
     negative_share, negative_seed : float, int
         In (0, 1]: the share of the classes outside the batch that a training step computes with, drawn anew each
         step, see docs/large-classes.md; 1: all. Seed ≥ 0 of the draws; seed and step are in the ``state_dict``.
-    drop_similar_negatives : float, optional
+    drop_similar_negatives : float or "own", optional
         In (−1, 1]: negatives whose cosine with the proxy exceeds this are left out, as they may be of its class, with a
-        wrong label or under another name. Positives stay, and so do the divisors |P⁺| and |P|. Which pairs are left out
-        counts as constant in the gradients. None: all negatives stay.
+        wrong label or under another name. "own": those more similar to the proxy than to that of their own class, or of
+        the nearest of several. Positives stay, and so do the divisors |P⁺| and |P|. Which pairs are left out counts as
+        constant in the gradients. None: all negatives stay.
     weight_init_func : callable, optional
         Fills the proxies in place. None: ``kaiming_normal_(mode="fan_out")``, as pytorch-metric-learning.
     distance, reducer, embedding_regularizer, weight_regularizer, embedding_reg_weight, weight_reg_weight, collect_stats

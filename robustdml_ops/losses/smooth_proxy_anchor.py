@@ -16,6 +16,7 @@ from robustdml_ops.engine.validation import (
     require,
 )
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss, AnchorTerms
+from robustdml_ops.losses.families.class_matrix import OWN
 from robustdml_ops.losses.inputs import LossInputs, check_shapes
 from robustdml_ops.ops import AnchorBiases
 from robustdml_ops.ops.anchor.counting import ConfidenceCounts, count_confidences
@@ -79,6 +80,8 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
             weight_init_func=weight_init_func,
             drop_similar_negatives=drop_similar_negatives,
         )
+        if drop_similar_negatives == OWN:  # type: ignore[comparison-overlap]
+            raise ValueError("drop_similar_negatives='own' needs labels, and there are confidences: give a cosine")
         check_finite_numbers(threshold=threshold)
         check_positive(beta=beta)
         if not 0 < threshold < 1:

@@ -110,7 +110,7 @@ def test_registered_op_keeps_the_contract_of_the_registry(sets, columns):
     sets, scale = SETS[sets], torch.tensor(0.5).double()
     arguments = {"embeddings": X, "proxies": P, "positive_bias": positive, "sets": list(sets.tensors)}
     arguments |= {"beta": getattr(sets, "beta", 0.0), "threshold": getattr(sets, "threshold", 0.0)}
-    arguments |= {"alpha": 4.0, "drop_above": 0.3, "backend": "auto", "operand": torch.float64}
+    arguments |= {"alpha": 4.0, "drop_above": X.new_full((B,), 0.3), "backend": "auto", "operand": torch.float64}
     for biases in ({"negative_bias": negative, "anchor_bias": anchor}, {"negative_bias": None, "anchor_bias": None}):
         for scales, want in (
             ((scale, scale), [True] * 4),

@@ -27,7 +27,7 @@ class Case:
         exclude=False,
         normalize=True,
         K=None,
-        drop=torch.inf,
+        drop=None,
     ):
         self.B, self.C, self.D = B, C, D = shape
         random = torch.Generator().manual_seed(B + C)
@@ -42,14 +42,16 @@ class Case:
         self.scale = 16 * torch.rand(C, generator=random, dtype=torch.float64) if scale == "vector" else normal(1)[0]
         self.bias = normal(C).masked_fill_(torch.rand(C, generator=random) < 0.2, -torch.inf) if bias else None
         self.settings = {"target_bias": 0.3, "exclude_target": exclude, "centers": H, "pooling": pooling}
-        self.settings |= {"gamma": 0.2, "normalize": normalize, "drop_above": drop}
+        self.settings |= {"gamma": 0.2, "normalize": normalize}
+        self.drop = None if drop is None else torch.linspace(drop - 0.2, drop + 0.2, B, dtype=torch.float64)
 
     def run(self, backend, device=HERE, dtype=torch.float32, operand=None, fused=False, keeps=False):
         """lse, target, dX and dP, maybe from kept terms; the fused forward has none to go back through."""
         X, P = (tensor.to(device, operand or dtype) for tensor in (self.embeddings, self.proxies))
         to = lambda tensor: None if tensor is None else tensor.to(device, dtype)  # noqa: E731
         labels, operand = LabelSets.of(self.labels.to(device), self.labels.dim() == 2), operand_dtype(dtype, X)
-        problem = ClassProblem(labels=labels, scale=to(self.scale), bias=to(self.bias), **self.settings)
+        given = {"scale": to(self.scale), "bias": to(self.bias), "drop_above": to(self.drop), **self.settings}
+        problem = ClassProblem(labels=labels, **given)
         kept = X.new_empty((self.C, self.B), dtype=operand) if keeps else None
         results = class_sweep(X, P, problem, backend, operand, differentiable=not fused, kept=kept)
         if fused:

@@ -178,8 +178,9 @@ def test_registered_ops_keep_the_contract_of_the_registry(want, columns):
     case = Case(6, 9, 4)
     matrices = (case.embeddings, case.proxies.t().contiguous().t() if columns else case.proxies)
     for bias, labels in ((torch.zeros(9).double(), LabelSets.of(case.labels)), (None, LabelSets(case.labels))):
-        constants = (*labels.in_both_orders, torch.tensor(3.0).double(), bias)
-        settings = (1, 0.5, "none", 1.0, False, True, torch.inf, False, True, "auto", torch.float64)
+        limits = None if bias is None else torch.full((6,), 0.4).double()
+        constants = (*labels.in_both_orders, torch.tensor(3.0).double(), bias, limits)
+        settings = (1, 0.5, "none", 1.0, False, True, False, True, "auto", torch.float64)
         torch.library.opcheck(class_sweep_op, (*matrices, *constants, *settings))
         results = class_sweep_op(*matrices, *constants, *settings)
         torch.library.opcheck(

@@ -19,7 +19,7 @@ def problem(pooling, compute, B, of_classes, normalize=True, several=False):
     """With a scale and a bias of each class, as PRISM has them, or one scale, as losses have; or with all options."""
     return ClassProblem(
         labels=LabelSets(torch.zeros((B, 3) if several else B, dtype=torch.int64)),
-        drop_above=0.4 if several else torch.inf,
+        drop_above=torch.full((B,), 0.4, dtype=compute) if several else None,
         scale=torch.ones(C if of_classes else (), dtype=compute),
         bias=torch.zeros(C, dtype=compute) if of_classes else None,
         target_bias=0.0,

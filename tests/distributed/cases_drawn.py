@@ -26,7 +26,7 @@ C, D, H = 37, 6, 3
 LOSSES = {
     "proxy_anchor": partial(ProxyAnchorLoss, C, D),
     "adaptive_per_proxy": partial(
-        AdaptiveProxyAnchorLoss, C, D, per_class=True, negative_margin="proxy", drop_similar_negatives=0.2
+        AdaptiveProxyAnchorLoss, C, D, per_class=True, negative_margin="proxy", drop_similar_negatives="own"
     ),
     "proxy_nca_2017": partial(ProxyNCALoss, C, D, include_positive=False, negative_correction=False),
     "normalized_softmax": partial(NormalizedSoftmaxLoss, C, D),

@@ -43,8 +43,8 @@ LOSSES = {
     "adaface": partial(AdaFaceLoss, C, D),
     "subcenter_arcface": partial(SubCenterArcFaceLoss, C, D, sub_centers=2),
     "soft_triple": partial(SoftTripleLoss, C, D, 3, regularizer_weight=0.2),
-    "several_proxy_anchor": partial(ProxyAnchorLoss, C, D, alpha=8, drop_similar_negatives=0.2),
-    "several_arcface": partial(ArcFaceLoss, C, D, drop_similar_negatives=0.2),
+    "several_proxy_anchor": partial(ProxyAnchorLoss, C, D, alpha=8, drop_similar_negatives="own"),
+    "several_arcface": partial(ArcFaceLoss, C, D, drop_similar_negatives="own"),
     "several_margins": lambda **options: CosFaceLoss(C, D, nn.Parameter(torch.linspace(0, 0.4, C)), **options),
     "several_sampled": partial(NormalizedSoftmaxLoss, C, D, drop_similar_negatives=0.3, negative_share=0.3),
 }

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from python_ref import proxy_anchor_loss
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
-from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_lse, similarity
+from robustdml_ops.ops import ABSENT, AnchorBiases, LabelSets, anchor_lse, similarity
 
 B, C, D = 12, 9, 4
 LABELS = torch.arange(B) % 5
@@ -49,8 +50,49 @@ def test_a_limit_of_one_leaves_nothing_out(backend):
     assert torch.equal(*(loss(X, LABELS) for loss in losses))
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_negatives_nearer_than_the_own_class(several, backend):
+    """With several classes the nearest counts; a sample without a class loses no negative. ‖dX‖ is that of the rest."""
+    torch.manual_seed(1)
+    X = torch.randn(B, D, dtype=torch.float64, requires_grad=True)
+    labels = torch.stack([LABELS, LABELS + 2], 1) if several else LABELS
+    if several:
+        labels[3], labels[5, 1] = ABSENT, ABSENT
+    loss_function = loss_of("own", backend)
+    s = similarity(X, loss_function.proxies).detach()
+    places = labels.view(B, -1)
+    own = s.gather(1, places.clamp(min=0)).masked_fill(places < 0, -torch.inf).amax(1)
+    limits = own.masked_fill(own == -torch.inf, torch.inf)
+    assert 0.2 < (s > limits[:, None]).double().mean() < 0.8
+    expected = proxy_anchor_loss(X, loss_function.proxies, labels.clamp(min=-1), drop_similar_negatives=limits)
+    found, wanted = loss_function(X, labels), (X, loss_function.proxies)
+    torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
+    for mine, theirs in zip(*(torch.autograd.grad(loss, wanted) for loss in (found, expected)), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
+
+
+def test_a_label_out_of_range_is_named_before_its_row_is_read():
+    with pytest.raises(IndexError, match=r"= 9 is outside 0 … 8"):
+        loss_of("own", None)(torch.randn(B, D).double(), torch.full((B,), C))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("limit", "error"), [(-1, ValueError), (1.01, ValueError), ("0.4", TypeError)])
 def test_a_limit_that_is_no_cosine(kind, limit, error):
     with pytest.raises(error, match="drop_similar_negatives must"):
         kind(C, D, drop_similar_negatives=limit)
+
+
+def test_confidences_have_no_own_class():
+    with pytest.raises(ValueError, match="drop_similar_negatives='own' needs labels"):
+        SmoothProxyAnchorLoss(C, D, drop_similar_negatives="own")
+
+
+@pytest.mark.parametrize(("length", "limit", "message"), [(B - 1, 0.1, "length 12"), (B, torch.nan, "NaN")])
+def test_limits_that_are_none(length, limit, message):
+    bias, limits = torch.zeros(B), torch.full((length,), limit)
+    with pytest.raises(ValueError, match=f"drop_similar_negatives.*{message}"):
+        anchor_lse(
+            torch.randn(B, D), torch.randn(C, D), LabelSets.of(LABELS), AnchorBiases(bias, bias), alpha=2.0,
+            drop_similar_negatives=limits,
+        )  # fmt: skip

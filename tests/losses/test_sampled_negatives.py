@@ -8,7 +8,13 @@ import torch
 from pytorch_metric_learning.distances import LpDistance
 from torch.utils.checkpoint import checkpoint
 
-from python_ref import angular_margin, pooled_similarity, sampled_cross_entropy, sampled_proxy_anchor_loss
+from python_ref import (
+    angular_margin,
+    cosine_similarity,
+    pooled_similarity,
+    sampled_cross_entropy,
+    sampled_proxy_anchor_loss,
+)
 from robustdml_ops.losses import (
     AdaptiveProxyAnchorLoss,
     ArcFaceLoss,
@@ -62,6 +68,8 @@ def reference(name, loss_function, X, y, drawn, weights, drop):
     """The dense formula on the classes drawn."""
     W = matrix(loss_function)
     W = W if W.shape[1] == D else W.t()
+    if drop == "own":
+        drop = cosine_similarity(X, W[y]).diagonal().detach()
     if name == "proxy-anchor":
         return sampled_proxy_anchor_loss(X, W, y, drawn, weights, 6.0, drop_similar_negatives=drop)
     own = torch.nn.functional.one_hot(y, C).bool()
@@ -84,7 +92,7 @@ def reference(name, loss_function, X, y, drawn, weights, drop):
 @pytest.mark.parametrize(
     ("name", "correction", "drop"),
     [
-        *(("proxy-anchor", True, drop) for drop in (None, 0.2)),
+        *(("proxy-anchor", True, drop) for drop in (None, 0.2, "own")),
         *((name, corrected, None) for name in SOFTMAX[:1] + SOFTMAX[2:] for corrected in (True, False)),
     ],
 )

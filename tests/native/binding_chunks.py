@@ -10,7 +10,7 @@ def anchor_chunk(module, draw, n, B, S, inverse_norm, biases_wanted, upstream, s
         rows=n,
         B=B,
         alpha=float(draw.rng.choice([0.5, 32, 2000])),
-        drop_above=float(draw.rng.choice([np.inf, 0.4, -0.1])),
+        drop_above=address(draw.normal(B)) if draw.flag() else 0,
         labels_each=each,
         label_weights=address(draw.of(draw.rng.random((B, each)))) if draw.flag() else 0,
         positive_bias=address(_with_absent(draw, B)),
@@ -65,7 +65,7 @@ def class_chunk(module, draw, C, H, B, S, inverse_norm):
         bias=address(bias) if draw.flag() else 0,
         pooling=str(draw.rng.choice(["max", "softmax"])) if H > 1 else "none",
         gamma=0.3,
-        drop_above=float(draw.rng.choice([0.2, np.inf])),
+        drop_above=address(draw.normal(B)) if draw.flag() else 0,
         labels_each=1,
         inverse_norm=address(inverse_norm),
     )

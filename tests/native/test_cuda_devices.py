@@ -1,7 +1,6 @@
 """Which devices the CUDA part serves, and the error of a launch that fails."""
 
 import contextlib
-import math
 import threading
 import time
 from types import SimpleNamespace
@@ -94,7 +93,7 @@ def test_python_runs_while_a_kernel_is_launched(emulated):
     S, bias, lse = torch.zeros(64, 4096), torch.zeros(4096), torch.empty(2, 64)
     labels = torch.zeros(4096, dtype=torch.int64)
     chunk = emulated.AnchorChunk_f32(
-        S=S.data_ptr(), rows=64, B=4096, row_max=True, alpha=1.0, drop_above=math.inf,
+        S=S.data_ptr(), rows=64, B=4096, row_max=True, alpha=1.0, drop_above=0,
         labels_each=1, label_weights=0, positive_bias=bias.data_ptr(),
         negative_bias=bias.data_ptr(), anchor_bias=0, upstream_positive=0, upstream_negative=0,
         upstream_positive_stride=0, upstream_negative_stride=0, lse_positive=lse[0].data_ptr(),

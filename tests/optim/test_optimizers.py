@@ -30,7 +30,7 @@ DRAWN = {"negative_share": 0.3, "negative_seed": 3}
 PER_CLASS = {"per_class": True, "negative_margin": "proxy"}
 LOSSES = {
     "proxy-anchor": (ProxyAnchorLoss, "proxies", {}),
-    "adaptive": (AdaptiveProxyAnchorLoss, "proxies", {**PER_CLASS, "drop_similar_negatives": 0.2}),
+    "adaptive": (AdaptiveProxyAnchorLoss, "proxies", {**PER_CLASS, "drop_similar_negatives": "own"}),
     "proxy-nca": (ProxyNCALoss, "proxies", {}),
     "normalized-softmax": (NormalizedSoftmaxLoss, "W", {}),
     "soft-triple": (SoftTripleLoss, "fc", {"centers_per_class": 3}),

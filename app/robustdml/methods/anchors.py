@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from robustdml.errors import UsageError
 from robustdml.methods.method import Method
 from robustdml.options import Options, OptionSet, option
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
@@ -21,6 +22,7 @@ class NegativeOptions(Options, name="negative"):
     drop_similar: float | None = option(
         None, "cosine with a sample above which a class is no negative of it, such as 0.4 (default: all are)"
     )
+    drop_nearer: bool = option(False, "a class that is nearer to a sample than the sample's own is no negative of it")
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,10 @@ def class_method(title: str, loss: Callable[..., nn.Module], *groups: type[Optio
     def make_loss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
         arguments = {name: value for group in groups for name, value in options[group].as_dict().items()}
         share, correction = arguments.pop("share", 1), arguments.pop("correct_negatives", None)
-        arguments["drop_similar_negatives"] = arguments.pop("drop_similar", None)
+        limit, nearer = arguments.pop("drop_similar", None), arguments.pop("drop_nearer", False)
+        if nearer and limit is not None:
+            raise UsageError(f"negative.drop_similar={limit} beside negative.drop_nearer: leave one out")
+        arguments["drop_similar_negatives"] = "own" if nearer else limit
         if share != 1:  # Otherwise a step meets all classes
             arguments["negative_share"] = share
             if correction is not None:

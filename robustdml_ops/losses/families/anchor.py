@@ -109,12 +109,13 @@ class AnchorFamilyLoss(ClassMatrixLoss):
             return lse.positive * scales[0] + lse.negative * scales[1]
         if rows.drawn is not None:
             scales[1] = scales[1] * rows.drawn.weights(scales[1].dtype)
-        loss = anchor_loss(embeddings, rows.matrix, sets, biases, *scales, **self._exponents(), update=rows.update)
+        exponents = self._exponents(embeddings, rows)
+        loss = anchor_loss(embeddings, rows.matrix, sets, biases, *scales, **exponents, update=rows.update)
         return self.shards.total(loss)
 
-    def _exponents(self) -> dict[str, Any]:
+    def _exponents(self, embeddings: Tensor, rows: RowsTakingPart) -> dict[str, Any]:
         """Settings of both anchor ops."""
-        limit = self.drop_similar_negatives
+        limit = self._similarity_limits(embeddings, rows)
         return {"alpha": self.alpha, "drop_similar_negatives": limit, "backend": self.backend}
 
     def _lse(self, embeddings: Tensor, terms: AnchorTerms) -> AnchorLSE:
@@ -123,7 +124,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         way_out = "take reduction='mean', or train the proxies with an optimiser of torch.optim"
         rows = terms.rows
         refuse_update(rows.update, what, way_out)
-        lse = anchor_lse(embeddings, rows.matrix, terms.sets, terms.biases, **self._exponents())
+        lse = anchor_lse(embeddings, rows.matrix, terms.sets, terms.biases, **self._exponents(embeddings, rows))
         if rows.drawn is None:
             return lse
         zeros = lse.positive.new_zeros(len(self._class_matrix()))

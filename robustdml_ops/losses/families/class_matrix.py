@@ -7,14 +7,19 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.engine.precision import compute_dtype
-from robustdml_ops.engine.proxy_update import ProxyUpdate, update_of
-from robustdml_ops.engine.shards import OwnRows
+from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows, update_of
+from robustdml_ops.engine.rows.backend import rows_at
+from robustdml_ops.engine.rows.lengths import unit_rows
+from robustdml_ops.engine.shards import OneProcess, OwnRows
 from robustdml_ops.engine.validation import check_cosine, check_label_range, check_sizes
 from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.first_steps import FirstSteps
 from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs, checked_labels, own_samples
 from robustdml_ops.losses.peer.package import dense_logits
 from robustdml_ops.losses.sampling import Drawn, negatives_of
+
+# The limit of ``drop_similar_negatives`` that is the sample's cosine with its own class.
+OWN = "own"
 
 
 class RowsTakingPart(NamedTuple):
@@ -43,7 +48,7 @@ class ClassMatrixLoss(MetricLoss):
         embedding_size: int,
         *,
         weight_init_func: Any = None,
-        drop_similar_negatives: float | None = None,
+        drop_similar_negatives: float | str | None = None,
         **options: Any,
     ) -> None:
         check_sizes(num_classes=num_classes, embedding_size=embedding_size)
@@ -51,7 +56,8 @@ class ClassMatrixLoss(MetricLoss):
         super().__init__(**options)
         if drop_similar_negatives is not None:
             self._refuse_dense("drop_similar_negatives")
-            check_cosine(drop_similar_negatives)
+            if drop_similar_negatives != OWN:
+                check_cosine(drop_similar_negatives)
             if not self.drops_similar:
                 raise ValueError(f"{type(self).__name__} has no drop_similar_negatives: leave it out")
         self.drop_similar_negatives = drop_similar_negatives
@@ -135,6 +141,13 @@ class ClassMatrixLoss(MetricLoss):
         matrix, update = self.negatives.rows(matrix, drawn, update)
         return RowsTakingPart(matrix, drawn.labels, self.shards.divided, update, drawn)
 
+    def _similarity_limits(
+        self, embeddings: Tensor, rows: RowsTakingPart, gamma: float | None = None
+    ) -> float | Tensor | None:
+        """The limit of the similarities of negatives, one or of each sample (B,); ``gamma``: of pooled centres."""
+        limit: Any = self.drop_similar_negatives
+        return own_similarity(embeddings, rows, gamma, self.shards) if limit == OWN else limit
+
     def _shard(self) -> tuple[Tensor, ProxyUpdate | None]:
         """The rows of this process, (C, D) or (C, H, D), a view in plain memory; and the optimiser's step on them."""
         update = self._update()
@@ -155,3 +168,26 @@ class ClassMatrixLoss(MetricLoss):
 
     def _update(self) -> ProxyUpdate | None:
         return update_of(self._class_parameter()) if self.training else None
+
+
+@torch.no_grad()
+def own_similarity(embeddings: Tensor, rows: RowsTakingPart, gamma: float | None, shards: OneProcess) -> Tensor:
+    """Similarity of each sample with its class, or the nearest of them, (B,); ∞ where it has no class.
+
+    Of the cosines with the centres of a class the largest, or their mean weighted by softmax(cosine / gamma).
+    """
+    matrix = rows.matrix if rows.matrix.dim() == 3 else rows.matrix[:, None]
+    labels = rows.labels if rows.labels.dim() == 2 else rows.labels[:, None]
+    (C, H, D), dtype = matrix.shape, compute_dtype(embeddings, matrix)
+    found = embeddings.new_full((len(embeddings),), -torch.inf, dtype=dtype)
+    if C and len(embeddings):
+        selected, places = selected_rows(rows.update), labels.clamp(min=0)  # ABSENT and ELSEWHERE are negative
+        check_label_range(places, C if selected is None else len(selected) // H)
+        places = places[..., None] * H + torch.arange(H, device=places.device)
+        own = rows_at(matrix.flatten(0, 1), (places if selected is None else selected[places]).flatten())
+        samples = unit_rows(embeddings.to(dtype))[:, :, None]
+        cosines = (unit_rows(own.to(dtype)).view(len(embeddings), -1, D) @ samples).view(places.shape)
+        pooled = cosines.amax(2) if gamma is None else (torch.softmax(cosines / gamma, 2) * cosines).sum(2)
+        found = pooled.masked_fill(labels < 0, -torch.inf).amax(1)
+    found = -shards.least(-found)
+    return found.masked_fill(found == -torch.inf, torch.inf)

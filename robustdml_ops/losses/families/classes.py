@@ -57,7 +57,7 @@ class ClassFamilyLoss(ClassMatrixLoss):
 
     def _sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
         """Sums over the classes that take part; the correction raises a drawn class's logit by log(its weight)."""
-        rows, bias = self._rows_taking_part(labels), None
+        rows, bias, settings = self._rows_taking_part(labels), None, self._logit_settings()
         if rows.drawn is not None and self.negative_correction:
             bias = rows.drawn.weights(compute_dtype(embeddings, rows.matrix)).log()
         sums = class_lse(
@@ -65,11 +65,11 @@ class ClassFamilyLoss(ClassMatrixLoss):
             rows.matrix,
             rows.labels,
             bias=bias,
-            drop_similar_negatives=self.drop_similar_negatives,
+            drop_similar_negatives=self._similarity_limits(embeddings, rows, settings.get("gamma")),
             elsewhere=rows.elsewhere,
             backend=self.backend,
             update=rows.update,
-            **self._logit_settings(),
+            **settings,
         )
         return ClassLSE(*self.shards.log_sum_exp(*sums, labels))
 

@@ -3,12 +3,11 @@
     positive_p = log(1 + Σ_{x∈X_p⁺} w_xp exp(−α s(x,p) + positive_bias_x))
     negative_p = log(1 + Σ_{x∈X_p⁻} w_xp exp(+α s(x,p) + negative_bias_x + anchor_bias_p))
 
-The negatives may be restricted to s(x,p) ≤ t by ``drop_similar_negatives`` t.
+The negatives may be restricted to s(x,p) ≤ t_x by ``drop_similar_negatives`` t.
 :func:`anchor_lse` returns both vectors, for any use; :func:`anchor_loss` a weighted sum of them, for which value and
 gradients take one sweep over the proxies.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -21,13 +20,13 @@ from robustdml_ops.engine.precision import compute_dtype, operand_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import (
-    check_cosine,
     check_distinct,
     check_matrix,
     check_same_device,
     check_steepness,
     check_tensor,
     check_vector,
+    similarity_limits,
 )
 from robustdml_ops.ops.anchor.autograd import AnchorSweep, Inputs, Outputs
 from robustdml_ops.ops.anchor.problem import ConfidenceSets
@@ -55,7 +54,7 @@ def anchor_lse(
     biases: AnchorBiases,
     *,
     alpha: float,
-    drop_similar_negatives: float | None = None,
+    drop_similar_negatives: float | Tensor | None = None,
     backend: str | None = None,
 ) -> AnchorLSE:
     """Both log-sum-exps of every anchor; differentiable for any upstream gradient.
@@ -75,9 +74,10 @@ def anchor_lse(
         In the compute type (float64 if either matrix is, else float32); differentiable.
     alpha : float
         Scale of the similarities, > 0 and at most 1/ε: 8·10⁶ in float32, 4·10¹⁵ in float64.
-    drop_similar_negatives : float, optional
-        In (−1, 1]: candidates of X_p⁻ whose cosine exceeds it are left out of the sum; those of X_p⁺ never are. Which
-        are left out counts as constant in the gradients. None: all stay.
+    drop_similar_negatives : float or Tensor, optional
+        In (−1, 1], or one limit for each candidate, (B,), of any size: candidates of X_p⁻ whose cosine exceeds it are
+        left out of the sum; those of X_p⁺ never are. Which are left out counts as constant in the gradients. None: all
+        stay.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
 
@@ -111,9 +111,9 @@ def anchor_lse(
     tensor([0.3133, 0.3133])
     """
     inputs, _ = _check(embeddings, proxies, sets, biases, alpha)
-    exponents = (alpha, _limit(drop_similar_negatives))
+    limits = similarity_limits(drop_similar_negatives, embeddings, inputs[2].dtype)
     want = [True, False, False, False]
-    _, positive, negative, *_ = _apply(inputs, (None, None), sets, exponents, backend, want)
+    _, positive, negative, *_ = _apply(inputs, (None, None, limits), sets, alpha, backend, want)
     assert positive is not None and negative is not None
     return AnchorLSE(positive, negative)
 
@@ -127,7 +127,7 @@ def anchor_loss(
     negative_scale: Tensor,
     *,
     alpha: float,
-    drop_similar_negatives: float | None = None,
+    drop_similar_negatives: float | Tensor | None = None,
     backend: str | None = None,
     update: ProxyUpdate | None = None,
 ) -> Tensor:
@@ -168,7 +168,7 @@ def anchor_loss(
     tensor(1.0064)
     """
     inputs, C = _check(embeddings, proxies, sets, biases, alpha, update)
-    exponents, dtype = (alpha, _limit(drop_similar_negatives)), inputs[2].dtype
+    dtype = inputs[2].dtype
     for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale)):
         check_tensor(name, scale)
         if scale.shape not in ((), (C,)) or scale.dtype != dtype:
@@ -177,29 +177,22 @@ def anchor_loss(
                 f"{scale.dtype}"
             )
         check_same_device(embeddings=embeddings, **{name: scale})
-    scales = (positive_scale.contiguous(), negative_scale.contiguous())  # kernels read them by address
+    limits = similarity_limits(drop_similar_negatives, embeddings, dtype)
+    factors = (positive_scale.contiguous(), negative_scale.contiguous(), limits)  # kernels read them by address
     needs = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in inputs]
     want = [needs[4], needs[0], needs[1], needs[2] or needs[3]]
     if not in_eager_mode(embeddings):
         refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
-    loss, *_ = _apply(inputs, scales, sets, exponents, backend, want, update)
+    loss, *_ = _apply(inputs, factors, sets, alpha, backend, want, update)
     assert loss is not None
     return loss
 
 
-def _limit(drop_similar_negatives: float | None) -> float:
-    """The cosine above which negatives are left out; inf where none is, as rounding alone exceeds 1."""
-    if drop_similar_negatives is None:
-        return math.inf
-    check_cosine(drop_similar_negatives)
-    return math.inf if drop_similar_negatives == 1 else float(drop_similar_negatives)
-
-
 def _apply(
     inputs: Inputs,
-    scales: tuple[Tensor | None, Tensor | None],
+    factors: tuple[Tensor | None, Tensor | None, Tensor | None],
     sets: LabelSets | ConfidenceSets,
-    exponents: tuple[float, float],
+    alpha: float,
     backend: str | None,
     want: list[bool],
     update: ProxyUpdate | None = None,
@@ -210,7 +203,7 @@ def _apply(
         numbers = (float(sets.elsewhere), 0.0) if isinstance(sets, LabelSets) else (sets.beta, sets.threshold)
         of_sets = (*numbers, *sets.tensors)
     outputs: Outputs = apply_function(
-        AnchorSweep, *inputs, *scales, *exponents, backend or "auto", operand, want, update, *of_sets
+        AnchorSweep, *inputs, *factors, alpha, backend or "auto", operand, want, update, *of_sets
     )
     return outputs
 

@@ -25,8 +25,8 @@ from robustdml_ops.ops.anchor.sweep import BACKENDS, anchor_sweep
 
 # embeddings (B, D), proxies (C, D), positive bias (B,), negative bias (B,) or None for the same, anchor bias (C,)
 Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
-# alpha, drop_above, backend, type of the products' operands
-Settings: TypeAlias = tuple[float, float, str, torch.dtype]
+# alpha, backend, type of the products' operands
+Settings: TypeAlias = tuple[float, str, torch.dtype]
 # total, both log-sum-exps, dX, dP and both biases' gradients; None where not wanted, in a compiled graph empty
 Outputs: TypeAlias = tuple[Tensor | None, ...]
 
@@ -36,12 +36,12 @@ class AnchorSweep(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> Outputs:
-        """Arguments: inputs, two scales or None, settings, wanted results, an update or None, and the sets.
+        """Arguments: inputs, two scales or None, limits, settings, wanted results, an update or None, and the sets.
 
         The sets are one argument in eager mode. A compiled graph, and ``torch.func``, take their numbers and tensors.
         """
-        inputs, scales, settings, want, update, sets = _grouped(arguments)
-        outputs = _sweep(inputs, scales, settings, want, sets, update)
+        inputs, scales, limits, settings, want, update, sets = _grouped(arguments)
+        outputs = _sweep(inputs, scales, limits, settings, want, sets, update)
         if inputs[1].device.type == "cpu" and not has_no_values(inputs[0]):
             total, positive, negative = outputs[:3]
             check_finite_proxies(positive.sum() + negative.sum() if total is None else total, inputs[1])
@@ -50,10 +50,10 @@ class AnchorSweep(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         """Keep the inputs, and the gradients that came with a weighted sum."""
-        tensors, scales, ctx.settings, ctx.want, ctx.update, sets = _grouped(inputs)
+        tensors, scales, limits, ctx.settings, ctx.want, ctx.update, sets = _grouped(inputs)
         lse_negative, ctx.gradients = output[2], output[3:]
         ctx.sets, tensors_of_sets = sets[:2], sets[2:]
-        ctx.save_for_backward(*tensors, *scales, lse_negative, *tensors_of_sets)
+        ctx.save_for_backward(*tensors, *scales, limits, lse_negative, *tensors_of_sets)
         ctx.weighted, ctx.dtype, ctx.one_bias = scales[0] is not None, tensors[0].dtype, tensors[3] is None
         ctx.mark_non_differentiable(*[gradient for gradient in ctx.gradients if gradient is not None])
         ctx.set_materialize_grads(False)
@@ -77,13 +77,13 @@ class AnchorSweep(torch.autograd.Function):
         if ctx.weighted and not differentiable:
             return (*_scaled(ctx, dtotal, needs), *nothing)
         saved = ctx.saved_tensors
-        inputs, scales, tensors_of_sets = saved[:5], saved[5:7], saved[8:]
+        inputs, scales, limits, tensors_of_sets = saved[:5], saved[5:7], saved[7], saved[9:]
         upstream = [scale * dtotal for scale in scales] if ctx.weighted else (dpositive, dnegative)
         first = partial(_first, ctx.settings, needs, ctx.sets)
         factors = (inputs[2].new_zeros(()) if factor is None else factor.contiguous() for factor in upstream)
-        tensors = (*inputs, *factors, *tensors_of_sets)
+        tensors = (*inputs, *factors, limits, *tensors_of_sets)
         if differentiable:
-            second = partial(second_derivative, *ctx.settings[:2], ctx.sets)
+            second = partial(second_derivative, ctx.settings[0], ctx.sets)
             results = Derivative.apply(first, second, 5, *tensors)  # type: ignore[no-untyped-call]
         else:
             results = first(*tensors)
@@ -91,13 +91,14 @@ class AnchorSweep(torch.autograd.Function):
 
 
 def _grouped(arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Inputs, scales, settings, wanted results, update, and the sets, of the arguments of :class:`AnchorSweep`."""
-    return arguments[:5], arguments[5:7], arguments[7:11], arguments[11], arguments[12], arguments[13:]
+    """Inputs, scales, limits, settings, wanted results, update and sets of the arguments of :class:`AnchorSweep`."""
+    return arguments[:5], arguments[5:7], arguments[7], arguments[8:11], arguments[11], arguments[12], arguments[13:]
 
 
 def _sweep(
     inputs: Inputs,
     upstream: Any,
+    limits: Tensor | None,
     settings: Settings,
     want: Sequence[bool],
     parts_of_sets: Sequence[Any],
@@ -107,15 +108,16 @@ def _sweep(
     embeddings, proxies, positive_bias, negative_bias, anchor_bias = inputs
     if has_no_values(embeddings):
         numbers, tensors = parts_of_sets[:2], list(parts_of_sets[2:])
-        return anchor_sweep_op(*inputs, *upstream, *settings, want, *numbers, tensors)  # type: ignore[no-any-return]
+        given = (*inputs, *upstream, limits, *settings, want, *numbers, tensors)
+        return anchor_sweep_op(*given)  # type: ignore[no-any-return]
     check_finite_embeddings(embeddings)
-    sets, (alpha, drop_above, backend, operand) = sets_of(parts_of_sets), settings
+    sets, (alpha, backend, operand) = sets_of(parts_of_sets), settings
     if isinstance(sets, LabelSets) and not sets.elsewhere:
         labels = sets.labels if sets.labels.dim() == 1 else sets.labels.masked_fill(sets.labels == ELSEWHERE, 0)
         check_label_range(labels, count_selected(proxies, selected_rows(update)))
     chosen = choose(BACKENDS, backend, embeddings.device, positive_bias.dtype)
     negative_bias = positive_bias if negative_bias is None else negative_bias
-    problem = AnchorProblem(alpha, positive_bias, negative_bias, anchor_bias, sets, drop_above)
+    problem = AnchorProblem(alpha, positive_bias, negative_bias, anchor_bias, sets, limits)
     factors, scale = None if upstream[0] is None else tuple(upstream), 1.0
     if update is not None:
         for value in (*upstream, positive_bias, negative_bias, anchor_bias, *sets.tensors):
@@ -164,22 +166,22 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
     if gradients is None or needs[4]:
         # Read once: torch.utils.checkpoint gives them out a single time.
         saved = ctx.saved_tensors
-        inputs, scales, lse_negative, tensors_of_sets = saved[:5], saved[5:7], saved[7], saved[8:]
+        inputs, scales, limits, lse_negative, tensors_of_sets = saved[:5], saved[5:7], saved[7], saved[8], saved[9:]
     if gradients is None:
-        gradients = _sweep(inputs, scales, ctx.settings, ctx.want, (*ctx.sets, *tensors_of_sets))[3:]
+        gradients = _sweep(inputs, scales, limits, ctx.settings, ctx.want, (*ctx.sets, *tensors_of_sets))[3:]
     if needs[4]:
         anchor = _anchor_bias_gradient(scales[1], lse_negative) * dtotal
     scaled = gradients
     if ctx.update is None:  # the sweep of an update has used the upstream gradient
-        scaled = scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[2], (ctx.dtype, None, None, None))
+        scaled = scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[1], (ctx.dtype, None, None, None))
     return _of_inputs(ctx.dtype, ctx.one_bias, needs, scaled, anchor)
 
 
 def _first(settings: Settings, needs: Sequence[bool], sets: Sequence[Any], *tensors: Any) -> Results:
     """Gradients of Σ_p upstream_p · lse_p over both sums: one sweep."""
-    inputs, upstream, sets = tensors[:5], tensors[5:7], (*sets, *tensors[7:])
+    inputs, upstream, limits, sets = tensors[:5], tensors[5:7], tensors[7], (*sets, *tensors[8:])
     want = [needs[4], needs[0], needs[1], needs[2] or needs[3]]
-    _, _, lse_negative, *gradients = _sweep(inputs, upstream, settings, want, sets)
+    _, _, lse_negative, *gradients = _sweep(inputs, upstream, limits, settings, want, sets)
     anchor = _anchor_bias_gradient(upstream[1], lse_negative) if needs[4] else None
     return _of_inputs(inputs[0].dtype, inputs[3] is None, needs, gradients, anchor)
 
@@ -187,7 +189,7 @@ def _first(settings: Settings, needs: Sequence[bool], sets: Sequence[Any], *tens
 @registered_op(
     "robustdml_ops::anchor_sweep",
     "(Tensor embeddings, Tensor proxies, Tensor positive_bias, Tensor? negative_bias, Tensor? anchor_bias, "
-    "Tensor? upstream_positive, Tensor? upstream_negative, float alpha, float drop_above, str backend, "
+    "Tensor? upstream_positive, Tensor? upstream_negative, Tensor? drop_above, float alpha, str backend, "
     "ScalarType operand, bool[] want, float beta, float threshold, Tensor[] sets) "
     "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
@@ -195,7 +197,8 @@ def anchor_sweep_op(*arguments: Any) -> tuple[Tensor, ...]:
     """One sweep; ``want`` as :class:`~robustdml_ops.ops.anchor.problem.Wanted`. Unwanted results are empty."""
     given: Any
     *given, want, beta, threshold, sets = arguments
-    total, *lse, dX, dP, dpositive, dnegative = _sweep(given[:5], given[5:7], given[7:], want, (beta, threshold, *sets))
+    sets = (beta, threshold, *sets)
+    total, *lse, dX, dP, dpositive, dnegative = _sweep(given[:5], given[5:7], given[7], given[8:], want, sets)
     # Memory of its own for each: the two log-sum-exps are rows of one buffer, which no registered op may return.
     lse = [None if value is None else value.clone() for value in lse]
     values = (total, *lse, dX, dP, dpositive, dnegative)

@@ -30,7 +30,7 @@ class EagerAnchor(AnchorBackend):
         if problem.anchor_bias is not None:
             negative_exponent += problem.anchor_bias[chunk.first : chunk.last, None]
         W_positive = log_one_plus_sum(positive_exponent.masked_fill_(~positive, -torch.inf), sums.lse_positive)
-        left_out = positive if problem.drop_above > 1 else positive | (problem.drop_above < S)
+        left_out = positive if problem.drop_above is None else positive | (problem.drop_above < S)
         negative_exponent.masked_fill_(left_out, -torch.inf)
         W_negative = log_one_plus_sum(negative_exponent, sums.lse_negative)
         if sums.upstream is None:
@@ -148,7 +148,6 @@ class TritonAnchor(TritonRows, AnchorBackend):
                 first=chunk.first,
                 **device.as_they_are_arguments(None if chunk.scale is None else chunk.V, chunk.G, parameters),
                 ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
-                DROPS=problem.drop_above <= 1,
                 **problem.label_arguments,
                 **sums.arguments(),
                 **problem.arguments(chunk.first, chunk.last, distinct=True),
@@ -192,7 +191,6 @@ def fused_forward(X: Tensor, P: Tensor, problem: AnchorProblem) -> Tensor:
             row_stride=P.stride(0),
             column_stride=P.stride(1),
             D=D,
-            DROPS=problem.drop_above <= 1,
             **problem.arguments(0, C, distinct=True),
             **set_arguments(sets, values),
             **parameters,

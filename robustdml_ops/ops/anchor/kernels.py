@@ -14,9 +14,9 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 # Arguments of the kernels that go together:
-# ``given``: labels, label_weights, values, positive_bias, negative_bias, anchor_bias, B, anchor_stride,
-# candidate_stride, alpha, drop_above, beta, threshold (these four in the compute type), ARE_LOGITS, DROPS, labels_each,
-# as the kernels below have them;
+# ``given``: labels, label_weights, values, positive_bias, negative_bias, anchor_bias, drop_above, B, anchor_stride,
+# candidate_stride, alpha, beta, threshold (these three in the compute type), ARE_LOGITS, labels_each, as the kernels
+# below have them;
 # ``anchors``: rows (BLOCK_C,) int64 of values and anchor_bias, classes (BLOCK_C,) int32, and inside (BLOCK_C,) bool:
 # which rows exist.
 
@@ -31,11 +31,11 @@ def candidate_exponents(
     """Exponent (∓α·s + bias)/log 2, weight, and membership of X_p⁺, all (BLOCK_C, BLOCK_B).
 
     One exponential serves both sets, as a candidate is in one of them; the exponent is −∞ in columns that do not exist
-    and of negatives above drop_above, and arbitrary in rows that do not exist. The weight multiplies the exponential:
+    and of negatives above their limits, and arbitrary in rows that do not exist. The weight multiplies the exponential:
     that of the label, or σ(β|c − λ|) between 1/2 and 1.
     """
-    labels, label_weights, values, positive_bias, negative_bias, anchor_bias, B = given[:7]
-    anchor_stride, candidate_stride, alpha, drop_above, beta, threshold, ARE_LOGITS, DROPS, labels_each = given[7:]
+    labels, label_weights, values, positive_bias, negative_bias, anchor_bias, drop_above, B = given[:8]
+    anchor_stride, candidate_stride, alpha, beta, threshold, ARE_LOGITS, labels_each = given[8:]
     rows, classes, inside = anchors
     exist = columns < B
     if labels is not None:
@@ -66,8 +66,9 @@ def candidate_exponents(
             other_bias = other_bias + tl.load(anchor_bias + rows, mask=inside, other=0.0)[:, None] * log2e
         bias = tl.where(positive, bias, other_bias)
     exponent = s * tl.where(positive, -alpha * log2e, alpha * log2e) + bias
-    if DROPS:
-        exponent = tl.where((s > drop_above) & ~positive, float("-inf"), exponent)
+    if drop_above is not None:
+        limit = tl.load(drop_above + columns, mask=exist, other=0.0)[None, :]
+        exponent = tl.where((s > limit) & ~positive, float("-inf"), exponent)
     return exponent, weight, positive
 
 
@@ -118,6 +119,7 @@ def anchor_lse(
     positive_bias,  # (B,) compute dtype, in
     negative_bias,  # (B,) compute dtype, in; None: the positive one
     anchor_bias,  # (c,) compute dtype, in; None: none
+    drop_above,  # (B,) compute dtype, in: negatives of a larger cosine are left out; None: none
     upstream_positive,  # (c,) or () compute dtype, in: dL/dpositive; None: no gradients wanted
     upstream_negative,  # (c,) or () compute dtype, in
     lse_positive,  # (c,) compute dtype, out
@@ -137,11 +139,9 @@ def anchor_lse(
     upstream_negative_stride,  # in elements, in
     label_weights,  # (B, K) compute dtype, in: of positives; None: 1
     alpha: tl.float64,  # in
-    drop_above: tl.float64,  # in: negatives of a larger cosine are left out
     beta: tl.float64,  # in
     threshold: tl.float64,  # in
     ARE_LOGITS: tl.constexpr,  # whether the values still have to go through the sigmoid
-    DROPS: tl.constexpr,  # whether negatives are left out
     labels_each: tl.constexpr,  # K
     BLOCK_C: tl.constexpr,  # anchors a program
     BLOCK_B: tl.constexpr,  # candidates a step
@@ -156,12 +156,11 @@ def anchor_lse(
     classes = first + rows
     rows = rows.to(tl.int64)
     dtype: tl.constexpr = S.dtype.element_ty
-    alpha, drop_above = in_type(alpha, dtype), in_type(drop_above, dtype)
-    beta, threshold = in_type(beta, dtype), in_type(threshold, dtype)
+    alpha, beta, threshold = in_type(alpha, dtype), in_type(beta, dtype), in_type(threshold, dtype)
 
     given = (
-        labels, label_weights, values, positive_bias, negative_bias, anchor_bias, B,
-        anchor_stride, candidate_stride, alpha, drop_above, beta, threshold, ARE_LOGITS, DROPS, labels_each,
+        labels, label_weights, values, positive_bias, negative_bias, anchor_bias, drop_above, B,
+        anchor_stride, candidate_stride, alpha, beta, threshold, ARE_LOGITS, labels_each,
     )  # fmt: skip
     anchors = (rows, classes, inside)
     max_positive = tl.zeros((BLOCK_C,), dtype=dtype)
@@ -230,6 +229,7 @@ def fused_anchor_lse(
     positive_bias,  # (B,) float32, in
     negative_bias,  # (B,) float32, in; None: the positive one
     anchor_bias,  # (C,) float32, in; None: none
+    drop_above,  # (B,) float32, in: negatives of a larger cosine are left out; None: none
     lse_positive,  # (C,) float32, out
     lse_negative,  # (C,) float32, out
     B,  # candidates, in
@@ -239,10 +239,8 @@ def fused_anchor_lse(
     anchor_stride,  # of values in elements, in
     candidate_stride,  # of values in elements, in
     alpha: tl.float64,  # in
-    drop_above: tl.float64,  # in: negatives of a larger cosine are left out
     beta: tl.float64,  # in
     threshold: tl.float64,  # in
-    DROPS: tl.constexpr,  # whether negatives are left out
     D: tl.constexpr,  # columns of X and P
     input_precision: tl.constexpr,  # of float32 operands: "ieee", "tf32x3" or "tf32"
     BLOCK_C: tl.constexpr,  # anchors a program
@@ -262,11 +260,11 @@ def fused_anchor_lse(
     inverse = inverse_row_norm(p_rows, inside, D, column_stride, tl.float32, BLOCK_C, BLOCK_D)
     if D <= BLOCK_D:
         U = unit_rows(p_rows, inside, inverse, 0, D, column_stride, operand, BLOCK_D)
-    alpha, drop_above = in_type(alpha, tl.float32), in_type(drop_above, tl.float32)
+    alpha = in_type(alpha, tl.float32)
     beta, threshold = in_type(beta, tl.float32), in_type(threshold, tl.float32)
     given = (
-        labels, None, values, positive_bias, negative_bias, anchor_bias, B,
-        anchor_stride, candidate_stride, alpha, drop_above, beta, threshold, False, DROPS, 1,
+        labels, None, values, positive_bias, negative_bias, anchor_bias, drop_above, B,
+        anchor_stride, candidate_stride, alpha, beta, threshold, False, 1,
     )  # fmt: skip
     anchors = (rows, classes, inside)
 

@@ -93,7 +93,7 @@ class AnchorProblem:
     negative_bias: Tensor  # (B,) compute dtype
     anchor_bias: Tensor | None  # (C,) compute dtype, in the negative exponent only
     sets: LabelSets | ConfidenceSets
-    drop_above: float = math.inf  # negatives of a larger cosine are left out
+    drop_above: Tensor | None = None  # (B,) compute dtype, contiguous: negatives of a larger cosine are left out
 
     def arguments(self, first: int, last: int, distinct: bool = False) -> dict[str, Any]:
         """Exponents of the classes ``first:last`` as arguments of all backends' kernels; views keep memory alive.

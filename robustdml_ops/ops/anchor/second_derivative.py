@@ -16,14 +16,14 @@ from robustdml_ops.ops.anchor.backends import membership
 from robustdml_ops.ops.anchor.problem import ConfidenceSets, sets_of
 
 
-def second_derivative(alpha: float, drop_above: float, parts_of_sets: Sequence[Any], *tensors: Any) -> Results:
+def second_derivative(alpha: float, parts_of_sets: Sequence[Any], *tensors: Any) -> Results:
     """Derivatives of ⟨gradients of the sweep, vectors⟩ with respect to its five inputs and both upstream gradients.
 
-    The tensors: inputs, upstream gradients, those of the sets, and a vector for each of the inputs, or None.
+    The tensors: inputs, upstream gradients, limits, those of the sets, and a vector for each of the inputs, or None.
     """
-    X, P, positive_bias, negative_bias, anchor_bias, *upstream = tensors[:7]
+    X, P, positive_bias, negative_bias, anchor_bias, *upstream, drop_above = tensors[:8]
     vX, vP, v_positive, v_negative, v_anchor = tensors[-5:]
-    sets = sets_of((*parts_of_sets, *tensors[7:-5]))
+    sets = sets_of((*parts_of_sets, *tensors[8:-5]))
     dX, dpositive, dnegative, dP, danchor, *dupstream = second_derivatives(
         partial(_chunk_value, sets, alpha, drop_above),
         (X, positive_bias, negative_bias, P, anchor_bias, *upstream),
@@ -36,7 +36,7 @@ def second_derivative(alpha: float, drop_above: float, parts_of_sets: Sequence[A
 
 
 def _chunk_value(
-    sets: LabelSets | ConfidenceSets, alpha: float, drop_above: float, first: int, last: int, *tensors: Any
+    sets: LabelSets | ConfidenceSets, alpha: float, drop_above: Tensor | None, first: int, last: int, *tensors: Any
 ) -> Tensor:
     """Σ_p upstream_p · lse_p of the classes ``first:last`` in differentiable PyTorch."""
     X, positive_bias, negative_bias, P, anchor_bias, upstream_positive, upstream_negative = tensors
@@ -48,7 +48,8 @@ def _chunk_value(
     if anchor_bias is not None:
         negative_exponent = negative_exponent + anchor_bias[:, None]
     lse_positive = _log_one_plus_sum((positive_bias - scaled + log_weight).masked_fill(~positive, -torch.inf))
-    lse_negative = _log_one_plus_sum(negative_exponent.masked_fill(positive | (cosine > drop_above), -torch.inf))
+    left_out = positive if drop_above is None else positive | (cosine > drop_above)
+    lse_negative = _log_one_plus_sum(negative_exponent.masked_fill(left_out, -torch.inf))
     value: Tensor = (upstream_positive * lse_positive + upstream_negative * lse_negative).sum()
     return value
 

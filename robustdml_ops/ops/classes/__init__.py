@@ -18,7 +18,6 @@ from robustdml_ops.engine.precision import compute_dtype, operand_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import (
-    check_cosine,
     check_distinct,
     check_label_range,
     check_labels,
@@ -26,6 +25,7 @@ from robustdml_ops.engine.validation import (
     check_matrix,
     check_same_device,
     check_vector,
+    similarity_limits,
 )
 from robustdml_ops.ops.classes.autograd import ClassSettings, ClassSweep, sweep_values
 from robustdml_ops.ops.classes.kept_terms import bounded
@@ -52,7 +52,7 @@ def class_lse(
     gamma: float | None = None,
     exclude_target: bool = False,
     normalize_proxies: bool = True,
-    drop_similar_negatives: float | None = None,
+    drop_similar_negatives: float | Tensor | None = None,
     elsewhere: bool = False,
     backend: str | None = None,
     update: ProxyUpdate | None = None,
@@ -88,9 +88,9 @@ def class_lse(
         Leave the label's class, or classes, out of the log-sum-exp, as the Proxy-NCA of 2017 does.
     normalize_proxies : bool
         False: similarities with the proxies as they are, such as class means that are not to be of length 1.
-    drop_similar_negatives : float, optional
-        In (−1, 1]: classes whose s' with the sample is larger are left out of its log-sum-exp, but never its label's.
-        Which these are is a constant for the gradient.
+    drop_similar_negatives : float or Tensor, optional
+        In (−1, 1], or one limit for each sample, (B,), of any size: classes whose s' with the sample is larger are left
+        out of its log-sum-exp, but never its label's. Which these are is a constant for the gradient.
     elsewhere : bool
         The proxies are a shard of the classes, maybe empty. The label of a sample whose class is in another shard is
         ``robustdml_ops.ops.ELSEWHERE``, and its target −inf; the range of the labels is not checked.
@@ -149,12 +149,9 @@ def class_lse(
     gamma = _check_pooling(pooling, gamma, centers)
     if not -math.inf < target_bias < math.inf:
         raise ValueError(f"target_bias must be finite, got {target_bias}: bias=-inf masks a class")
-    drop_above = math.inf
-    if drop_similar_negatives is not None:
-        check_cosine(drop_similar_negatives)
-        if not normalize_proxies:
-            raise ValueError("drop_similar_negatives is of cosines: leave it out beside normalize_proxies=False")
-        drop_above = drop_similar_negatives
+    limits = similarity_limits(drop_similar_negatives, embeddings, dtype)
+    if drop_similar_negatives is not None and not normalize_proxies:
+        raise ValueError("drop_similar_negatives is of cosines: leave it out beside normalize_proxies=False")
     if labels.dim() == 2:
         labels, elsewhere = _check_several(labels, C, elsewhere), True
     settings = ClassSettings(
@@ -164,13 +161,12 @@ def class_lse(
         gamma=gamma,
         exclude_target=exclude_target,
         normalize=normalize_proxies,
-        drop_above=float(drop_above),
         elsewhere=elsewhere,
         differentiable=torch.is_grad_enabled() and (embeddings.requires_grad or rows.requires_grad),
         backend=backend or "auto",
         operand=operand_dtype(dtype, embeddings, autocast=True),
     )
-    arguments = (embeddings, rows, *LabelSets.of(labels).in_both_orders, scale, bias)
+    arguments = (embeddings, rows, *LabelSets.of(labels).in_both_orders, scale, bias, limits)
     if not settings.differentiable and in_eager_mode(embeddings):
         return ClassLSE(*sweep_values(arguments, settings))
     if not in_eager_mode(embeddings):

@@ -27,7 +27,7 @@ from robustdml_ops.ops.classes.sweep import BACKENDS, class_sweep, class_sweep_b
 
 
 class ClassSettings(NamedTuple):
-    """The numbers and names among the arguments; the first seven as in :class:`ClassProblem`."""
+    """The numbers and names among the arguments; the first six as in :class:`ClassProblem`."""
 
     centers: int
     target_bias: float
@@ -35,7 +35,6 @@ class ClassSettings(NamedTuple):
     gamma: float
     exclude_target: bool
     normalize: bool
-    drop_above: float
     elsewhere: bool
     differentiable: bool
     backend: str
@@ -54,19 +53,19 @@ class ClassSweep(torch.autograd.Function):
         *arguments, keep, update = arguments  # type: ignore[assignment]
         if has_no_values(arguments[0]):
             return (*class_sweep_op(*arguments), None)
-        settings, selected, kept = ClassSettings(*arguments[7:]), selected_rows(update), None
+        settings, selected, kept = ClassSettings(*arguments[8:]), selected_rows(update), None
         if keep:
             backend = _backend(settings, arguments[0], arguments[5])
             kept = room(arguments[0], arguments[1], settings.operand, backend, selected)
-        return (*sweep_values(arguments[:7], settings, selected, kept), kept)
+        return (*sweep_values(arguments[:8], settings, selected, kept), kept)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor | None]) -> None:
         """Keep the inputs and all results."""
-        ctx.save_for_backward(*inputs[:7], *output)
+        ctx.save_for_backward(*inputs[:8], *output)
         if output[2] is not None:
             ctx.mark_non_differentiable(output[2])
-        *settings, _, ctx.update = inputs[7:]
+        *settings, _, ctx.update = inputs[8:]
         ctx.settings = ClassSettings(*settings)
         ctx.version = None if ctx.update is None else inputs[1]._version
 
@@ -80,7 +79,7 @@ class ClassSweep(torch.autograd.Function):
                     ctx.update, "create_graph=True", "take it from a copy of the loss, which no optimiser is bound to"
                 )
         X, P, *rest = ctx.saved_tensors
-        constants, results, kept = rest[:5], rest[5:7], rest[7]
+        constants, results, kept = rest[:6], rest[6:8], rest[8]
         want = ctx.needs_input_grad[:2]
         first = partial(_first, ctx.settings, want, ctx.update if want[1] else None)
         tensors = (X, P, *results, dlse.contiguous(), dtarget.contiguous(), *constants)
@@ -89,7 +88,7 @@ class ClassSweep(torch.autograd.Function):
             gradients = Derivative.apply(first, second, 4, *tensors)  # type: ignore[no-untyped-call]
         else:
             gradients = first(*tensors, kept=kept)
-        return (*gradients, *(None,) * (7 + len(ctx.settings)))
+        return (*gradients, *(None,) * (8 + len(ctx.settings)))
 
 
 def sweep_values(
@@ -98,9 +97,9 @@ def sweep_values(
     """The sweep over detached inputs, or over the ``selected`` rows of the proxies; values and results checked.
 
     Arguments: embeddings (B, D), proxies (C·H, D), labels (B,) or (B, K), on the CPU sorted ones and their order,
-    scale () or (C,), bias (C,) or None. ``kept``: see :func:`robustdml_ops.ops.classes.sweep.class_sweep`.
+    scale () or (C,), bias (C,) or None, limits (B,) or None. ``kept``: see :func:`.sweep.class_sweep`.
     """
-    embeddings, rows, labels, _, _, scale, bias = arguments
+    embeddings, rows, labels, _, _, scale, bias, _ = arguments
     check_finite_embeddings(embeddings)
     if not settings.elsewhere:
         check_label_range(labels, count_selected(rows, selected) // settings.centers)
@@ -138,9 +137,9 @@ def _backend(settings: ClassSettings, embeddings: Tensor, scale: Tensor) -> Clas
 
 def _problem(constants: Sequence[Any], settings: ClassSettings) -> ClassProblem:
     """The checked arguments as a sweep takes them."""
-    labels, sorted_labels, order, scale, bias = constants
+    labels, sorted_labels, order, scale, bias, limits = constants
     sets = LabelSets(labels, sorted_labels, order, settings.elsewhere)
-    return ClassProblem(sets, scale, bias, *settings[:7])
+    return ClassProblem(sets, scale, bias, *settings[:6], limits)
 
 
 def _first(
@@ -189,9 +188,9 @@ def _second(settings: ClassSettings, *tensors: Any) -> Results:
 
 
 _CONSTANTS_AND_SETTINGS = (
-    "Tensor labels, Tensor? sorted_labels, Tensor? order, Tensor scale, Tensor? bias, SymInt centers, "
-    "float target_bias, str pooling, float gamma, bool exclude_target, bool normalize, float drop_above, "
-    "bool elsewhere, bool differentiable, str backend, ScalarType operand"
+    "Tensor labels, Tensor? sorted_labels, Tensor? order, Tensor scale, Tensor? bias, Tensor? drop_above, "
+    "SymInt centers, float target_bias, str pooling, float gamma, bool exclude_target, bool normalize, bool elsewhere, "
+    "bool differentiable, str backend, ScalarType operand"
 )
 
 
@@ -201,7 +200,7 @@ _CONSTANTS_AND_SETTINGS = (
 )
 def class_sweep_op(*arguments: Any) -> tuple[Tensor, Tensor]:
     """See :func:`robustdml_ops.ops.class_lse`; the proxies are (C·H, D)."""
-    return sweep_values(arguments[:7], ClassSettings(*arguments[7:]))
+    return sweep_values(arguments[:8], ClassSettings(*arguments[8:]))
 
 
 @class_sweep_op.register_fake
@@ -217,8 +216,8 @@ def _(embeddings: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
 )
 def class_gradient_op(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Both gradients, that of the embeddings in the compute type; empty where they are not wanted."""
-    tensors, scale = arguments[:11], arguments[9]
-    dX, dP = _sweep_gradients(ClassSettings(*arguments[11:-1]), arguments[-1], None, *tensors)
+    tensors, scale = arguments[:12], arguments[9]
+    dX, dP = _sweep_gradients(ClassSettings(*arguments[12:-1]), arguments[-1], None, *tensors)
     return scale.new_empty(0) if dX is None else dX, scale.new_empty(0) if dP is None else dP
 
 

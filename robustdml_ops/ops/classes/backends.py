@@ -28,7 +28,7 @@ class EagerClasses(ClassBackend):
         index, inside = problem.places(*problem.classes(chunk))
         own, target = logits.gather(0, index), sums.target.view(-1, len(index))
         target.copy_(torch.where(inside, own, target.t()).t())
-        if problem.drop_above < torch.inf:
+        if problem.drop_above is not None:
             logits.masked_fill_(pooled > problem.drop_above, -torch.inf)
         _set_labels(logits, index, inside, torch.full_like(own, -torch.inf))
         if chunk.dS is not None:
@@ -48,7 +48,7 @@ class EagerClasses(ClassBackend):
         pooled = _pooled(chunk, problem)
         logits, scale = _logits(pooled, chunk, problem)
         dlogits = logits.sub_(upstream.lse).exp_().mul_(upstream.dlse)
-        if problem.drop_above < torch.inf:
+        if problem.drop_above is not None:
             dlogits.masked_fill_(pooled > problem.drop_above, 0)
         index, inside = problem.places(*problem.classes(chunk))
         _set_labels(dlogits, index, inside, upstream.dlogit.view(-1, len(index)).t())
@@ -296,7 +296,7 @@ def _arguments(problem: ClassProblem, first: int, last: int) -> dict[str, Any]:
     """The classes ``first:last`` as arguments of all three kernels."""
     labels = problem.labels.labels
     given = {"labels": labels, "H": problem.centers, "B": len(labels), "POOLING": problem.pooling}
-    return given | problem.arguments(first, last) | {"DROPS": problem.drop_above < torch.inf}
+    return given | problem.arguments(first, last)
 
 
 def epilogue_launch(B: int, compute: torch.dtype, tile: Mapping[str, int]) -> device.Launch:

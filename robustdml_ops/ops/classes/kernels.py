@@ -121,6 +121,7 @@ def class_lse(
     labels,  # (B, K) int64, in
     scale,  # (c,) or () compute dtype, in
     bias,  # (c,) compute dtype, in; None: none
+    drop_above,  # (B,) compute dtype, in: a class that is more similar and no label is left out; None: none is
     target,  # (B, K) compute dtype, out: logits of the labels, where their classes are in the chunk
     partials,  # (parts, 2, B) compute dtype, out: sums of each part, see add_partials
     E,  # (c, B) operand dtype, contiguous, out: exp(logit) · scale / |v|, 0 at labels; None: logits have no known bound
@@ -132,9 +133,7 @@ def class_lse(
     per_part,  # classes of a part, in
     scale_stride,  # in elements, in; 0: one value for all classes
     gamma: tl.float64,  # in
-    drop_above: tl.float64,  # in: similarity above which a class that is no label is left out
     POOLING: tl.constexpr,  # "none", "max" or "softmax"
-    DROPS: tl.constexpr,  # whether any class is left out
     BLOCK_C: tl.constexpr,  # classes a step
     BLOCK_B: tl.constexpr,  # samples a program
 ):
@@ -158,6 +157,8 @@ def class_lse(
         tl.store(target + columns * K + j, own_slope * own_similarity + own_offset, mask=here)
 
     own = (tl.load(labels + columns * K, mask=exist, other=-1) - first).to(tl.int32)
+    if drop_above is not None:
+        limits = tl.load(drop_above + columns, mask=exist, other=0.0)
     shift = tl.full((BLOCK_C, BLOCK_B), LOWEST if E is None else 0.0, dtype)
     total = tl.zeros((BLOCK_C, BLOCK_B), dtype)
     for start in range(begin, end, BLOCK_C):
@@ -169,8 +170,8 @@ def class_lse(
         slope, offset = slope_and_offset(scale, bias, rows, classes < end, scale_stride)
         logit = slope[:, None] * similarity + offset[:, None]
         logit = tl.where(are_labels(classes, own, labels, columns, exist, first, K), float("-inf"), logit)
-        if DROPS:
-            logit = tl.where(similarity > in_type(drop_above, dtype), float("-inf"), logit)
+        if drop_above is not None:
+            logit = tl.where(similarity > limits[None, :], float("-inf"), logit)
         if E is None:
             shift, total = add_logits(logit, shift, total)
         else:
@@ -192,6 +193,7 @@ def class_lse_backward(
     labels,  # (B, K) int64, in
     scale,  # (c,) or () compute dtype, in
     bias,  # (c,) compute dtype, in; None: none
+    drop_above,  # (B,) compute dtype, in: a class that is more similar and no label is left out; None: none is
     lse,  # (B,) compute dtype, in: the whole log-sum-exp; +∞: of an empty sum
     dlse,  # (B,) compute dtype, in: dL/dlse
     dlogit,  # (B, K) compute dtype, in: dL/dlogit of the labels
@@ -208,9 +210,7 @@ def class_lse_backward(
     D,  # columns of V and G, in
     scale_stride,  # in elements, in; 0: one value for all classes
     gamma: tl.float64,  # in
-    drop_above: tl.float64,  # in: similarity above which a class that is no label is left out
     POOLING: tl.constexpr,  # "none", "max" or "softmax"
-    DROPS: tl.constexpr,  # whether any class is left out
     CENTERS: tl.constexpr,  # the power of two that holds H
     BLOCK_C: tl.constexpr,  # classes a program
     BLOCK_B: tl.constexpr,  # samples a step
@@ -236,8 +236,9 @@ def class_lse_backward(
         whole = tl.load(lse + columns, mask=exist, other=0.0)
         softmax = tl.exp(slope[:, None] * similarity + offset[:, None] - whole[None, :])
         gradient = tl.load(dlse + columns, mask=exist, other=0.0)[None, :] * softmax
-        if DROPS:
-            gradient = tl.where(similarity > in_type(drop_above, dtype), 0.0, gradient)
+        if drop_above is not None:
+            limits = tl.load(drop_above + columns, mask=exist, other=0.0)
+            gradient = tl.where(similarity > limits[None, :], 0.0, gradient)
         for j in range(0, K):
             label = (tl.load(labels + columns * K + j, mask=exist, other=-1) - first).to(tl.int32)
             of_label = tl.load(dlogit + columns * K + j, mask=exist, other=0.0)
@@ -317,6 +318,7 @@ def fused_class_lse(
     labels,  # (B,) int64, in
     scale,  # (C,) or () float32, in
     bias,  # (C,) float32, in; None: none
+    drop_above,  # (B,) float32, in: a class that is more similar and no label is left out; None: none is
     target,  # (B,) float32, out: logit of the label
     partials,  # (parts, 2, B) float32, out: sums of each part, see add_partials
     C,  # classes, in
@@ -327,10 +329,8 @@ def fused_class_lse(
     column_stride,  # of P in elements, in
     scale_stride,  # in elements, in; 0: one value for all classes
     gamma: tl.float64,  # in
-    drop_above: tl.float64,  # in: similarity above which a class that is no label is left out
     D: tl.constexpr,  # columns of X and P
     POOLING: tl.constexpr,  # "none", "max" or "softmax"
-    DROPS: tl.constexpr,  # whether any class is left out
     input_precision: tl.constexpr,  # of float32 operands: "ieee", "tf32x3" or "tf32"
     BLOCK_C: tl.constexpr,  # classes a step
     BLOCK_B: tl.constexpr,  # samples a program
@@ -347,6 +347,8 @@ def fused_class_lse(
     begin = part * per_part
     end = tl.minimum(begin + per_part, C)
     own = tl.load(labels + columns, mask=exist, other=-1).to(tl.int32)
+    if drop_above is not None:
+        limits = tl.load(drop_above + columns, mask=exist, other=0.0)
     # Whole columns stay for all of the part; longer ones are read again for every tile.
     x = embedding_columns(X, columns, 0, B, D, BLOCK_D)
     operands = (X, x, P, inverse_norm, columns, row_stride, column_stride)
@@ -371,8 +373,8 @@ def fused_class_lse(
         is_own = classes[:, None] == own[None, :]
         own_logit += tl.sum(tl.where(is_own & inside[:, None], logit, 0.0), axis=0)
         logit = tl.where(is_own, float("-inf"), logit)
-        if DROPS:
-            logit = tl.where(pooled > in_type(drop_above, tl.float32), float("-inf"), logit)
+        if drop_above is not None:
+            logit = tl.where(pooled > limits[None, :], float("-inf"), logit)
         shift, total = add_logits(logit, shift, total)
     tl.store(target + columns, own_logit, mask=exist & (own >= begin) & (own < end))
     store_partial(partials, part.to(tl.int64), columns, B, shift, total)

@@ -1,6 +1,5 @@
 """Logits of the class log-sum-exp, their sums, and the interface of a backend for a chunk of classes."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ class ClassProblem:
     gamma: float  # temperature of "softmax"
     exclude_target: bool  # whether the sum leaves the label out
     normalize: bool  # whether proxies are scaled to length 1
-    drop_above: float = math.inf  # similarity above which a class that is no label of the sample is left out
+    drop_above: Tensor | None = None  # (B,) compute dtype, contiguous: other classes than the label's above it are out
 
     def classes(self, chunk: Chunk) -> tuple[int, int]:
         """The first class of a chunk, which holds whole classes, and the one after its last."""
@@ -37,7 +36,7 @@ class ClassProblem:
             "scale_stride": self.scale.dim(),
             "bias": None if self.bias is None else self.bias[first:last],
             "gamma": float(self.gamma),
-            "drop_above": float(self.drop_above),
+            "drop_above": self.drop_above,
         }
 
     @property

@@ -64,6 +64,8 @@ def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) 
     index, inside = problem.places(first, last)
     at_label = torch.zeros_like(pooled).scatter_add(0, index, inside.to(dtype))
     bias = 0 if problem.bias is None else problem.bias[first:last, None]
-    counted = torch.maximum(1 - (pooled > problem.drop_above).to(dtype), at_label)
+    counted = torch.ones_like(pooled)
+    if problem.drop_above is not None:
+        counted = torch.maximum(1 - (pooled > problem.drop_above).to(dtype), at_label)
     counted = counted * (1 - at_label) if problem.exclude_target else counted
     return pooled * scale + bias + problem.target_bias * at_label, (counted, (index, inside.to(dtype)))
