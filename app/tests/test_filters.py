@@ -7,7 +7,7 @@ import torch
 from app.tests.conftest import check_equal, check_resume, weights
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
-from robustdml.filters.filter import label_quality
+from robustdml.filters.label_quality import label_quality
 from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
 from robustdml.networks.preparation import prepare

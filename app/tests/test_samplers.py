@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from robustdml.data.samplers import ClassBalancedSampler, RandomSampler
+from robustdml.data.samplers import LEAST_STEPS, ClassBalancedSampler, RandomSampler
 from robustdml.errors import UsageError
 
 
@@ -11,9 +11,13 @@ def test_random_batches_cover_an_epoch_once():
     assert len(np.unique(np.concatenate(batches))) == 100
 
 
-def test_fewer_samples_than_a_batch_give_one_batch():
-    (batch,) = RandomSampler(7, 10, seed=0).batches(3)
-    assert sorted(batch) == list(range(7))
+def test_few_samples_are_passed_several_times():
+    batches = list(RandomSampler(7, 10, seed=0).batches(3))
+    assert [sorted(batch) for batch in batches] == [list(range(7))] * LEAST_STEPS
+    assert len({tuple(batch) for batch in batches}) == LEAST_STEPS
+    batches = list(RandomSampler(27, 10, seed=0).batches(0))
+    assert [len(np.unique(np.concatenate(two))) for two in (batches[:2], batches[2:])] == [20, 20]
+    assert len(list(RandomSampler(103, 10, seed=0, steps=12).batches(0))) == 12
 
 
 def test_balanced_batches_have_p_classes_of_k():

@@ -1,9 +1,8 @@
 """Rows for single claims: one method with other settings, run only under the noise of the claim."""
 
-from dataclasses import replace
 from typing import Any
 
-from experiments.comparison.entries import ENTRIES, Entry
+from experiments.comparison.entries import ENTRIES, Entry, from_principal
 from robustdml.filters.options import FilterOptions
 from robustdml.methods.anchors import AdaptiveOptions, AnchorOptions, SmoothOptions
 from robustdml.options import OptionSet
@@ -44,18 +43,13 @@ def _part(name: str, title: str, method: str, **settings: Any) -> Entry:
     return Entry(name, title, {"method": method, **settings})
 
 
-_STEPS_BACK = FilterOptions("prism-vmf", threshold="cautious", without_copies=True, vmf_epochs=1)
-# Robust with one component alone or left out, and its components with another loss.
+_AUDIT = FilterOptions("audit")
+# What the start, the filter, the trial and the average are worth: robust is the last of the line.
 PARTS = [
-    _part("contrastive-principal", "Contrastive, principal start", "contrastive", start="principal"),
-    _part("contrastive-cautious", "Contrastive, filter that steps back", "contrastive", filter=_STEPS_BACK),
-    _part("robust-unfiltered", "Robust without its filter", "robust", filter=FilterOptions()),
-    _part("robust-otsu", "Robust, a filter that always cuts", "robust", filter=replace(_STEPS_BACK, threshold="otsu")),
-    _part("robust-prism", "Robust, the filter that steps back alone", "robust", filter=_STEPS_BACK),
-    _part("robust-trained", "Robust without averaging", "robust", averaging=1.0),
-    _part("proxy-anchor-principal", "Proxy-Anchor, principal start", "proxy-anchor", start="principal"),
-    _part("proxy-anchor-cautious", "Proxy-Anchor, principal start, filter that steps back", "proxy-anchor",
-          start="principal", filter=_STEPS_BACK),
+    _part("contrastive-audit-principal", "Contrastive, principal start, the audit's filter", "contrastive",
+          start="principal", filter=_AUDIT),
+    _part("robust-unfiltered", "Robust without a filter and SuperLoss", "robust", filter=FilterOptions()),
+    _part("robust-audit", "Robust with the audit's filter alone", "robust", filter=_AUDIT),
 ]  # fmt: skip
 
 ABLATIONS = {
@@ -68,4 +62,16 @@ ABLATIONS = {
     ]
     if entry.name not in ENTRIES
 }
-ALL_ENTRIES = ENTRIES | ABLATIONS | {entry.name: entry for entry in PARTS}
+# Rivals of the suite, which run from their own start and from robust's.
+RIVALS = (
+    "contrastive",
+    "superloss",
+    "proxy-anchor",
+    "proxy-nca",
+    "contrastive-prism-vmf",
+    "neighbour-filter",
+    "procsim",
+    "bspml",
+)
+PRINCIPAL_ENTRIES = [from_principal(ENTRIES[name]) for name in RIVALS]
+ALL_ENTRIES = ENTRIES | ABLATIONS | {entry.name: entry for entry in (*PRINCIPAL_ENTRIES, *PARTS)}

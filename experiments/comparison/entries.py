@@ -1,9 +1,10 @@
 """Rows and columns of the comparison: methods with their settings, and noises."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from robustdml.config import TrainingConfig
+from experiments.comparison import neighbour_filter  # noqa: F401  adds a method
+from robustdml.config import PRINCIPAL, TrainingConfig
 from robustdml.filters.options import NO_FILTER, FilterOptions
 from robustdml.methods.confident import ProcSimOptions, SelfPacedOptions
 from robustdml.options import Options, OptionSet
@@ -64,7 +65,9 @@ ENTRIES = {
         _entry("procsim-drop-above", "ProcSim, what is above left out", "procsim",
                ProcSimOptions(drop_above=True)),
         _entry("bspml", "BSPML", "bspml"),
+        _entry("neighbour-filter", "kNN filter", "neighbour-filter"),
         _entry("bspml-unbalanced", "BSPML, μ = 0", "bspml", SelfPacedOptions(mu=0.0)),
+        _filtered("contrastive", "Contrastive", "vmf", **_PAPER),
         _filtered("mcl", "MCL", "average", **_PAPER),
         _filtered("mcl", "MCL", "vmf", **_PAPER),
         _filtered("soft-triple", "SoftTriple", "average", **_PAPER),
@@ -81,6 +84,13 @@ ENTRIES = {
         _filtered("contrastive", "Contrastive", "vmf", "-per-class", ", per class", **_OURS),
     ]
 }  # fmt: skip
+
+
+def from_principal(entry: Entry) -> Entry:
+    """The same from robust's start: the principal axes of the features."""
+    title = f"{entry.title}, principal start"
+    return replace(entry, name=f"{entry.name}-principal", title=title, settings={**entry.settings, "start": PRINCIPAL})
+
 
 NOISES = (
     "none",

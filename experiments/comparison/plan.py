@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from experiments.comparison.ablations import ALL_ENTRIES
+from experiments.comparison.ablations import ALL_ENTRIES, RIVALS
 from experiments.comparison.entries import ENTRIES, NOISES, QUICK_ENTRIES, QUICK_NOISES, Entry
 from robustdml.errors import UsageError
 
@@ -11,50 +11,28 @@ from robustdml.errors import UsageError
 SUITE, SUITE_VALIDATION = "suite", "suite-validation"
 
 SUITE_DATA = (
-    "glyphs",
-    "glyphs-large",
-    "hanzi-small",
-    "hangul",
     "digits",
-    "glosses",
-    "letter-recognition",
     "libras",
     "appliances",
     "pig-pressure",
+    "vowel",
+    "texture",
+    "sounds",
+    "code",
     "mixture-few",
-    "mixture-many",
+    "mixture-offset",
+    "mixture-tail",
     "mixture-long-tail",
-    "mixture-pairs",
+    "mixture-twos",
 )
-# Robust, and methods without a filter: losses alone, or with their own weights or confidences.
-SUITE_ENTRIES = (
-    "robust",
-    "proxy-anchor",
-    "soft-triple",
-    "proxy-nca",
-    "contrastive",
-    "multi-similarity",
-    "mcl",
-    "superloss",
-    "bspml",
-    "smooth-proxy-anchor",
-    "procsim",
-)
-SUITE_NOISES = (
-    "none",
-    "symmetric:0.2",
-    "symmetric:0.5",
-    "symmetric:0.7",
-    "small-cluster:0.5",
-    "semantic:0.5",
-    "long-tailed:0.5",
-    "class-conditional:0.3",
-)
-SEEDS, SUITE_SEEDS, QUICK_SEEDS = 3, 5, 2
+# Robust, and each rival from its own start and from robust's.
+SUITE_ENTRIES = ("robust", *(f"{name}{start}" for name in RIVALS for start in ("", "-principal")))
+SUITE_NOISES = ("none", "symmetric:0.2", "symmetric:0.5", "class-conditional:0.3")
+SEEDS, SUITE_SEEDS, QUICK_SEEDS = 3, 3, 2
 
 # One of each kind, and of the mixtures one with few classes and one with many.
-QUICK_SUITE_DATA = ("glyphs", "digits", "glosses", "libras", "pig-pressure", "mixture-few", "mixture-pairs")
-QUICK_SUITE_ENTRIES = ("robust", "proxy-anchor", "soft-triple", "contrastive", "superloss", "bspml")
+QUICK_SUITE_DATA = ("digits", "libras", "pig-pressure", "sounds", "mixture-few", "mixture-twos")
+QUICK_SUITE_ENTRIES = ("robust", "proxy-anchor", "contrastive", "contrastive-principal", "superloss", "bspml")
 QUICK_SUITE_NOISES = ("none", "symmetric:0.5")
 
 
@@ -95,7 +73,7 @@ def expand_names(given: Iterable[str], quick: bool) -> list[str]:
     Examples
     --------
     >>> expand_names(["suite-validation"], quick=True)[:2]
-    ['glyphs-validation', 'digits-validation']
+    ['digits-validation', 'libras-validation']
     """
     suite = QUICK_SUITE_DATA if quick else SUITE_DATA
     presets = {SUITE: suite, SUITE_VALIDATION: tuple(f"{name}-validation" for name in suite)}

@@ -30,6 +30,7 @@ class Mixture:
     nuisance: int
     spread: float  # Standard deviation of the samples of a class in each informative direction
     nuisance_scale: float  # Standard deviation of all samples in each nuisance direction
+    offset: float = 0.0  # Length of a vector that is added to all samples
 
 
 def _equal(num_classes: int, size: int) -> Callable[[np.random.Generator], NDArray[np.int64]]:
@@ -50,6 +51,12 @@ MIXTURES = {
     "mixture-many": Mixture(_equal(2000, 20), 128, informative=24, nuisance=40, spread=0.6, nuisance_scale=1.0),
     "mixture-long-tail": Mixture(_zipf(1000, 400), 64, informative=20, nuisance=12, spread=0.5, nuisance_scale=1.2),
     "mixture-pairs": Mixture(_between(4000, 2, 5), 512, informative=48, nuisance=96, spread=0.6, nuisance_scale=1.0),
+    # The mean cosine is about ½.
+    "mixture-offset": Mixture(
+        _equal(160, 12), 64, informative=16, nuisance=24, spread=0.7, nuisance_scale=1.2, offset=7.6
+    ),
+    "mixture-tail": Mixture(_zipf(240, 300), 48, informative=12, nuisance=12, spread=0.6, nuisance_scale=1.2),
+    "mixture-twos": Mixture(_equal(800, 2), 64, informative=20, nuisance=20, spread=0.45, nuisance_scale=0.9),
 }
 
 
@@ -75,6 +82,7 @@ def draw_mixture(mixture: Mixture) -> tuple[Split, NDArray[np.float32]]:
     about = mixture.spread * random.normal(size=(len(labels), mixture.informative))
     features = (means[labels] + about) @ truth.T
     features += mixture.nuisance_scale * random.normal(size=(len(labels), mixture.nuisance)) @ nuisance.T
+    features += mixture.offset * directions.sum(1) / mixture.num_features**0.5
     names = tuple(f"component {number}" for number in range(len(sizes)))
     return Split(features.astype(np.float32), labels, names), truth.astype(np.float32)
 

@@ -9,37 +9,52 @@ from numpy.typing import NDArray
 from robustdml.data.image_files import Rows
 from robustdml.errors import UsageError
 
+# An epoch has at least so many batches: small data need steps, not passes.
+LEAST_STEPS = 4
+
 
 @dataclass(frozen=True)
 class RandomSampler:
-    """Every sample once an epoch, in random order; a last batch that would be smaller is left out."""
+    """Every sample once a pass, in random order; a last batch that would be smaller is left out.
+
+    An epoch is a pass, or as many as `LEAST_STEPS` need.
+    """
 
     num_samples: int
     batch_size: int
     seed: int
+    steps: int | None = None  # Of an epoch, where that does not follow from the samples
 
     def __post_init__(self) -> None:
         if self.num_samples < 1 or self.batch_size < 1:
             raise UsageError(f"num_samples={self.num_samples}, batch_size={self.batch_size}: expected at least 1")
 
     def __len__(self) -> int:
-        return max(self.num_samples // self.batch_size, 1)
+        return self.steps or max(self.num_samples // self.batch_size, LEAST_STEPS)
 
     def batches(self, epoch: int) -> Iterator[Rows]:
         """Batches of one epoch."""
-        order = np.random.default_rng((self.seed, epoch)).permutation(self.num_samples)
+        random, of_pass = np.random.default_rng((self.seed, epoch)), max(self.num_samples // self.batch_size, 1)
         for batch in range(len(self)):
-            yield order[batch * self.batch_size : (batch + 1) * self.batch_size]
+            if batch % of_pass == 0:
+                order = random.permutation(self.num_samples)
+            start = batch % of_pass * self.batch_size
+            yield order[start : start + self.batch_size]
 
 
 class ClassBalancedSampler:
     """Batches of P random classes with K random samples each; repeats samples of classes smaller than K.
 
-    An epoch has as many batches as the samples fill, and at least `least`.
+    An epoch has as many batches as the samples fill, and at least `LEAST_STEPS`.
     """
 
     def __init__(
-        self, labels: NDArray[np.int64], batch_size: int, samples_per_class: int, seed: int, least: int = 1
+        self,
+        labels: NDArray[np.int64],
+        batch_size: int,
+        samples_per_class: int,
+        seed: int,
+        steps: int | None = None,  # Of an epoch, where that does not follow from the samples
     ) -> None:
         if samples_per_class < 1 or batch_size < 1 or batch_size % samples_per_class:
             raise UsageError(
@@ -50,7 +65,7 @@ class ClassBalancedSampler:
         self._members = [member for member in members if len(member)]
         self._classes_per_batch = batch_size // samples_per_class
         self._samples_per_class = samples_per_class
-        self._num_batches = max(len(labels) // batch_size, least)
+        self._num_batches = steps or max(len(labels) // batch_size, LEAST_STEPS)
         self._seed = seed
         if len(self._members) < self._classes_per_batch:
             raise UsageError(

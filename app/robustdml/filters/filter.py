@@ -8,7 +8,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robustdml.audit.rounds import judge
 from robustdml.config import TrainingConfig
 from robustdml.data import Rows
 from robustdml.errors import UsageError
@@ -38,6 +37,7 @@ class Filter(nn.Module):
     """A filter in a run; all its state is in ``state_dict``."""
 
     observed: tuple[str, ...] = ()  # The names of what it observes of samples
+    judges_batches = True  # Whether `judge` is asked at each step
 
     @property
     def bank(self) -> MemoryBank | None:
@@ -150,25 +150,18 @@ class PrismFilter(Filter):
 
 
 class AuditFilter(Filter):
-    """The probabilities of `robustdml.audit` by the features before training, used for the whole run."""
+    """A verdict on all labels before training, by `label_quality`: batches are drawn from what is kept."""
 
     observed = (QUALITY, KEPT)
+    judges_batches = False
     quality: Tensor
 
     def __init__(self, num_samples: int) -> None:
         super().__init__()
         self.register_buffer("quality", torch.ones(num_samples))
 
-    def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> Judged:
-        quality = self.quality[torch.from_numpy(rows).to(self.quality.device)]
-        keep = quality >= LEAST_QUALITY
-        return Judged(keep, keep, None, {QUALITY: quality, KEPT: keep})
-
-
-@torch.no_grad()
-def label_quality(features: NDArray[np.float32], labels: NDArray[np.int64]) -> Tensor:
-    """Judge every label by `robustdml.audit.rounds.judge`."""
-    classes, numbers = np.unique(labels, return_inverse=True)
-    if len(classes) < 2:
-        return torch.ones(len(labels))
-    return judge(features, torch.from_numpy(numbers.astype(np.int64)), len(classes)).posterior[:, 0]
+    @property
+    def verdict(self) -> dict[str, Tensor]:
+        """Quality and choice of all samples, (N,) by name; everything is kept where nothing would be."""
+        keep = self.quality >= LEAST_QUALITY
+        return {QUALITY: self.quality, KEPT: keep if keep.any() else ~keep}

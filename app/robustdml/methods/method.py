@@ -23,7 +23,6 @@ class Method:
     inputs: tuple[str, ...] = ("labels",)
     # Default of the setting of that name: K of batches of P classes × K samples, 0 for random batches.
     samples_per_class: int = 0
-    least_steps: int = 1  # An epoch has at least so many: small data need steps, not passes
     learning_rate: float = 1e-3  # Default of the setting of that name
     # Calls the loss with embeddings and the arguments of its inputs by name; gives its value and what is to be logged
     # of each sample, (B,) by name.

@@ -72,6 +72,5 @@ ROBUST = replace(
     title="Robust",
     filter=FilterOptions("prism-vmf", threshold="cautious", without_copies=True, vmf_epochs=1, on_trial=True),
     start="principal",
-    least_steps=4,
     averages=True,
 )

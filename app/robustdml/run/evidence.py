@@ -10,8 +10,10 @@ from scipy import stats
 from robustdml.evaluation import JUDGED
 from robustdml.filters.options import NO_FILTER
 
-# Probability of a supported gain where there is none.
-CHANCE = 0.025
+# Probability of a supported gain where there is none: the best of a dozen is judged.
+CHANCE = 0.01
+# Times the needed gain, and held-out classes, from which on more splits are not asked.
+PLAIN, MANY = 2.0, 15
 # Share of doubted labels that a run without a filter mentions.
 WORTH_TELLING = 0.05
 
@@ -52,14 +54,29 @@ class Tally:
         return errors
 
     @property
+    def classes(self) -> float:
+        """Number of equal classes that would have the same error."""
+        return float(self.counts.sum() ** 2 / max((self.counts.astype(np.float64) ** 2).sum(), 1))
+
+    @property
+    def needed(self) -> float:
+        """Gain of MAP@R that chance does not explain; few classes ask for more."""
+        return float(stats.t.ppf(1 - CHANCE, max(self.classes - 1, 1)) * self.error[1])
+
+    @property
     def supported(self) -> bool:
-        """Whether MAP@R gains more than chance, and Recall@1 does not lose; few classes ask for more."""
-        if not self.counts.any():
-            return False
-        # Of unequal classes, as many equal ones as have the same error.
-        classes = self.counts.sum() ** 2 / (self.counts.astype(np.float64) ** 2).sum()
-        needed = stats.t.ppf(1 - CHANCE, max(classes - 1, 1)) * self.error[1]
-        return bool(self.mean[1] > 0 and self.mean[1] >= needed and self.mean[0] >= 0)
+        """Whether MAP@R gains more than chance, and Recall@1 does not lose."""
+        return bool(self.mean[1] > 0 and self.mean[1] >= self.needed and self.mean[0] >= 0)
+
+    @property
+    def gains_plainly(self) -> bool:
+        """Whether the gain is `PLAIN` times what is needed, on many classes: the best of several is lucky on few."""
+        return self.supported and self.classes >= MANY and bool(self.mean[1] >= PLAIN * self.needed)
+
+    @property
+    def loses_plainly(self) -> bool:
+        """Whether a gain is as good as excluded: by one split, or two that gain nothing together."""
+        return bool(self.mean[1] < (0 if self.splits > 1 else -self.needed))
 
     def as_dict(self) -> dict[str, Any]:
         """Means and standard errors as they are stored; an error is None for one class."""

@@ -17,7 +17,8 @@ from robustdml.data import Rows
 from robustdml.data.image_files import batches_of
 from robustdml.data.samplers import ClassBalancedSampler, RandomSampler
 from robustdml.errors import UsageError
-from robustdml.filters.filter import CORRECTED, AuditFilter, Filter, Judged, PrismFilter, label_quality
+from robustdml.filters.filter import CORRECTED, KEPT, AuditFilter, Filter, Judged, PrismFilter
+from robustdml.filters.label_quality import label_quality
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.loss_inputs import LOSS_INPUTS, LossInput, Training
 from robustdml.methods import METHODS, Method
@@ -102,6 +103,7 @@ class Run:
             fused=True,
         )
         self.sampler = _make_sampler(config, self.labels)
+        self.drawn: Rows | None = None  # Samples that batches are drawn from; None for all
         self._use_filter(config.filter_options)
         if world.size > 1 and config.correct:
             raise UsageError("labels are corrected on one process: train without torchrun, or without correct")
@@ -169,9 +171,15 @@ class Run:
             loss_input.fit(report)
         if isinstance(self.filter, AuditFilter):
             self.filter.quality.copy_(self.judge_labels())
+            self._draw_from_kept()
         elif isinstance(self.filter, PrismFilter) and self.config.layer_start == PRINCIPAL:
             self.filter.fill(self._embed_training_split(), self.world)
         self.phase_one_seconds = time.perf_counter() - start
+
+    def _draw_from_kept(self) -> None:
+        if isinstance(self.filter, AuditFilter):
+            self.drawn = np.flatnonzero(self.filter.verdict[KEPT].cpu().numpy())
+            self.sampler = _make_sampler(self.config, self.labels[self.drawn], len(self.sampler))
 
     def judge_labels(self) -> Tensor:
         """Probability that each label is right, by the features before training, (N,); computed once."""
@@ -199,9 +207,12 @@ class Run:
             for loss_input in self.inputs.values():
                 loss_input.start_epoch(self.epoch, self._embed_training_split)
             self.log.clear()
+            if isinstance(self.filter, AuditFilter):
+                self.log.write(np.arange(len(self.labels)), self.filter.verdict)
         self.network.train()
         title = f"epoch {self.epoch + 1} of {self.config.epochs}"
-        left = [self.world.part(rows) for rows in islice(self.sampler.batches(self.epoch), done.steps, None)]
+        batches = islice(self.sampler.batches(self.epoch), done.steps, None)
+        left = [self.world.part(rows if self.drawn is None else self.drawn[rows]) for rows in batches]
         for rows, inputs in zip(left, batches_of(self.prepared.data.train.inputs, left), strict=True):
             try:
                 value = self._step(rows, inputs)
@@ -263,7 +274,7 @@ class Run:
         with self._autocast():
             embeddings = self.network(as_tensor(inputs, self.device))
         judged = keep = value = None
-        if self.filter is not None:
+        if self.filter is not None and self.filter.judges_batches:
             proxies = None if self.method.proxies is None else self.method.proxies(self.loss)
             judged = self.filter.judge(embeddings.detach(), rows, proxies)
             self.log.write(rows, judged.observed)
@@ -354,6 +365,7 @@ class Run:
         self.choose(state["loss_name"], FilterOptions(**state["filter_options"]), *chosen)
         for name, module in self._modules().items():
             module.load_state_dict(state[name])
+        self._draw_from_kept()
         for loss_input in self.inputs.values():
             loss_input.loaded()
         load_optimizer(self.optimizer, state["optimizer"])
@@ -382,15 +394,18 @@ def _choose_start(config: TrainingConfig, prepared: Prepared, device: torch.devi
     return replace(start, width=int(world.merged(width)))
 
 
-def _make_sampler(config: TrainingConfig, labels: NDArray[np.int64]) -> RandomSampler | ClassBalancedSampler:
+def _make_sampler(
+    config: TrainingConfig, labels: NDArray[np.int64], steps: int | None = None
+) -> RandomSampler | ClassBalancedSampler:
+    """Make the batches of an epoch: of samples with these labels, `steps` of them or as many as they fill."""
     method, batch_size = METHODS[config.method], config.batch_size
     samples_per_class = method.samples_per_class if config.samples_per_class is None else config.samples_per_class
     if samples_per_class == 0:
-        return RandomSampler(len(labels), batch_size, config.seed)
+        return RandomSampler(len(labels), batch_size, config.seed, steps)
     if config.samples_per_class is None:
         # By default too few classes for a batch give more samples each, because small batches have few negatives.
         sizes = np.unique(labels, return_counts=True)[1]
         classes = max(min(batch_size // samples_per_class, len(sizes)), 1)
         samples_per_class = max(samples_per_class, min(batch_size // classes, int(sizes.max(initial=1))))
         batch_size = samples_per_class * classes
-    return ClassBalancedSampler(labels, batch_size, samples_per_class, config.seed, method.least_steps)
+    return ClassBalancedSampler(labels, batch_size, samples_per_class, config.seed, steps)

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from robustdml.config import PRINCIPAL, TrainingConfig
 from robustdml.data import RetrievalData, Rows, Split
-from robustdml.evaluation import judged_by_query
+from robustdml.evaluation import judged_among
 from robustdml.filters.filter import LEAST_QUALITY
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.methods import METHODS
-from robustdml.networks.models import embed_in_batches
+from robustdml.networks.models import apply_in_batches, unit_length
 from robustdml.networks.preparation import Prepared
 from robustdml.networks.start import Start, make_start
 from robustdml.progress import OnProgress
@@ -33,16 +33,16 @@ FEWEST_CLASSES = 4
 MOST_CLASSES = 1000
 ENOUGH_CLASSES = 200
 MOST_SAMPLES = 6000
+# Held-out samples of a split that search.
+MOST_QUERIES = 600
 # Splits, by the number of classes that are tried.
 SPLITS = {100: 2, 20: 3, 0: 4}
 # All ways train on the first split for this share of the epochs; the best FINALISTS train on, and the best of them on
-# the other splits.
-FIRST = 1 / 3
-FINALISTS = 2
+# the other splits, until the evidence is plain. A finalist is at most LEAD of MAP@R behind the best.
+FIRST = 1 / 5
+FINALISTS, LEAD = 2, 0.02
 # Gain of MAP@R after the first share of the epochs that is told.
 RISING = 0.01
-# Factor of the lower learning rate that is tried: a network that moves less memorises fewer wrong labels.
-SLOW = 0.1
 # Averagings that are tried, as fractions of `largest_averaging`; 0 is the start.
 TRIED = (0.25, 0.5, 0.75, 1.0)
 # A layer that was trained on C classes has an averaging of at most C / (C + PRIOR_CLASSES).
@@ -67,6 +67,8 @@ def choose(run: Run, report: OnProgress) -> None:
         with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
             torch.manual_seed(run.config.seed)
             trials.run_split(kept, held, first=number == 0)
+        if trials.is_plain:
+            break
     # All processes take the choice of the first: last bits may differ.
     chosen = torch.tensor(trials.winner(), dtype=torch.float64, device=run.device)
     chosen = run.world.merged(chosen if run.world.leads else torch.full_like(chosen, torch.nan))
@@ -92,6 +94,7 @@ class Trials:
         self.run, self.report = run, report
         self.ways = ways_to_train(run)
         self.largest = largest_averaging(len(np.unique(run.labels)))
+        self.averagings = [tried * self.largest for tried in TRIED]
         # By the way and the averaging; the start has the averaging 0 of the first way.
         self.tallies: dict[tuple[int, float], Tally] = {}
         self.alive = list(range(len(self.ways)))
@@ -100,6 +103,12 @@ class Trials:
         self.early: dict[int, float] = {}  # Best gain of MAP@R where all were compared
         self.rising: set[int] = set()
         self.doubted = 0.0  # Share of the labels that the auditor doubts
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether more splits would hardly change the choice: all that is alive gains plainly, or plainly loses."""
+        found = [tally for (way, averaging), tally in self.tallies.items() if way in self.alive and averaging]
+        return any(tally.gains_plainly for tally in found) or all(tally.loses_plainly for tally in found)
 
     def winner(self) -> tuple[int, float, bool]:
         """The best way, its averaging, and whether its gain over the untouched features is more than chance."""
@@ -144,37 +153,45 @@ class Trials:
         features = np.asarray(data.train.inputs, np.float32)
         start = make_start(features, run.embedding_size)
         prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
-        untouched = judged_by_query(
-            torch.from_numpy(embed_in_batches(prepared.backbone, data.test.inputs, run.device)), data.test.labels
-        )
+        queries = _some_of_each_class(data.test.labels)
+
+        def judge(embeddings: NDArray[np.float32]) -> NDArray[np.float64]:
+            return judged_among(unit_length(torch.from_numpy(embeddings)), data.test.labels, queries)
+
+        def embed(network: torch.nn.Module) -> NDArray[np.float32]:
+            return apply_in_batches(network, data.test.inputs, run.device)
+
+        untouched = judge(embed(prepared.backbone))
         trials = {way: self._begin(self.ways[way], prepared, start, kept) for way in self.alive}
+        # The layer is linear, and so is the average in its weight.
+        begun = embed(trials[self.alive[0]].embedder)
 
-        def measure(way: int, averaging: float) -> Tally:
-            trial = trials[way if averaging else self.alive[0]]
-            trial.averaging = averaging
-            found = judged_by_query(torch.from_numpy(trial.evaluate(lambda rows, *_: rows)), data.test.labels)
+        def measure(way: int) -> float:
+            moved = embed(trials[way].embedder) - begun
+            return max(note(way, averaging, begun + averaging * moved) for averaging in self.averagings)
+
+        def note(way: int, averaging: float, embeddings: NDArray[np.float32]) -> float:
             tally = self.tallies.setdefault((way, averaging), Tally(split.num_classes))
-            tally.add(split.labels[held], found - untouched)
-            return tally
+            tally.add(split.labels[held][queries], judge(embeddings) - untouched)
+            return float(tally.mean[1])
 
-        measure(0, 0.0)
-        averagings = [tried * self.largest for tried in TRIED]
+        note(0, 0.0, begun)
         if first:
             for way in self.alive:
                 self._train(trials[way], way, self.first_epochs)
-                self.early[way] = max(float(measure(way, averaging).mean[1]) for averaging in averagings)
-            self.alive = self.finalists = sorted(sorted(self.early, key=lambda way: -self.early[way])[:FINALISTS])
+                self.early[way] = measure(way)
+            best = sorted(self.early, key=lambda way: -self.early[way])[:FINALISTS]
+            self.alive = self.finalists = sorted(way for way in best if self.early[way] >= self.early[best[0]] - LEAD)
             for way in self.alive:  # They are measured again at the end.
-                for averaging in averagings:
+                for averaging in self.averagings:
                     del self.tallies[way, averaging]
+        gains = {}
         for way in self.alive:
             self._train(trials[way], way, run.config.epochs)
-            for averaging in averagings:
-                measure(way, averaging)
+            gains[way] = measure(way)
         if first:
-            best = {way: max(float(self.tallies[way, one].mean[1]) for one in averagings) for way in self.alive}
-            self.rising = {way for way in best if best[way] > self.early[way] + RISING}
-            self.alive = [max(self.alive, key=lambda way: best[way])]
+            self.rising = {way for way in gains if gains[way] > self.early[way] + RISING}
+            self.alive = [max(self.alive, key=lambda way: gains[way])]
 
     def _begin(self, config: TrainingConfig, prepared: Prepared, start: Start, kept: Rows) -> Run:
         """Begin a run that trains on some of the classes and tests on others, by the labels given."""
@@ -227,6 +244,12 @@ def _thinned(labels: NDArray[np.int64], classes: NDArray[np.int64], random: np.r
     return rows if len(rows) <= MOST_SAMPLES else np.sort(random.choice(rows, MOST_SAMPLES, replace=False))
 
 
+def _some_of_each_class(labels: NDArray[np.int64]) -> Rows:
+    """At most `MOST_QUERIES` samples, evenly from all classes."""
+    by_class = np.argsort(labels, kind="stable")
+    return np.sort(by_class[np.linspace(0, len(labels) - 1, min(len(labels), MOST_QUERIES)).astype(np.int64)])
+
+
 def _of_rows(split: Split, rows: Rows) -> Split:
     classes, labels = np.unique(split.labels[rows], return_inverse=True)
     return split.take(rows, labels.astype(np.int64), tuple(split.class_names[c] for c in classes))
@@ -244,10 +267,7 @@ def ways_to_train(run: Run) -> list[TrainingConfig]:
     asked = config.filter_options
     if not asked.on_trial or asked.kind not in FILTERS:
         return [config]
-    audit = replace(config, filter=FilterOptions(AUDIT), noise_rate=None)
-    ways = [replace(config, filter=FilterOptions(), noise_rate=None), audit, config]
-    if config.learning_rate is None:
-        ways.append(replace(audit, learning_rate=SLOW * config.network_learning_rate))
+    ways = [replace(config, filter=FilterOptions(kind), noise_rate=None) for kind in (NO_FILTER, AUDIT)]
     if run.weights is None and run.world.size == 1:
         ways.append(replace(ways[0], method="superloss", start=PRINCIPAL, averaging=None))
     return ways

@@ -1,0 +1,52 @@
+"""Probability that each label is right, by the features before training: the auditor's model in a quick form.
+
+Of the auditor's experts it asks densities and neighbours, and of its explanations the even one alone, in a few weights:
+a filter needs an order of the samples and a cut at one half, not a verdict that several explanations agree on.
+"""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from robustdml.audit.experts import Experts, Weights
+from robustdml.audit.explanations import EVENLY, explain
+from robustdml.audit.features import WIDEST, principal_rows
+from robustdml.audit.label_noise import anchored
+from robustdml.networks.models import unit_length
+from robustdml.networks.start import make_start
+
+ROUNDS = 6
+WEIGHTS = [
+    Weights(*pair)
+    for pair in ((0.0, 1.0), (0.0, 2.6), (0.1, 1.0), (0.2, 1.6), (0.4, 0.3), (0.4, 1.0), (1.0, 0.0), (1.0, 1.0))
+]
+DENSITIES_ALONE = [Weights(0.4, 0.0), Weights(1.0, 0.0)]
+# Rows that the weights are compared on.
+CHOOSING_ROWS = 512
+
+
+@torch.no_grad()
+def label_quality(features: NDArray[np.floating], labels: NDArray[np.int64]) -> Tensor:
+    """Judge every label, (N,), by features (N, F)."""
+    classes, numbers = np.unique(labels, return_inverse=True)
+    if len(classes) < 2:
+        return torch.ones(len(labels))
+    if features.shape[1] > WIDEST:
+        axes = make_start(features, WIDEST).axes[:WIDEST].T.float()
+        features = (unit_length(torch.from_numpy(np.array(features, dtype=np.float32))) @ axes).numpy()
+    given, count = torch.from_numpy(numbers.astype(np.int64)), len(labels)
+    experts = Experts(principal_rows(features), given, len(classes))
+    weights = DENSITIES_ALONE if experts.votes is None else WEIGHTS
+    rows = torch.linspace(0, count - 1, min(count, CHOOSING_ROWS)).long()
+    right = torch.ones(count)
+    for _ in range(ROUNDS):
+        found = explain(experts.evidence(rows, [one.density for one in weights]), len(classes), EVENLY, weights)
+        best = max(found, key=lambda one: float(one.likelihood.double().mean())).weights
+        evidence = experts.evidence(torch.arange(count), [best.density])
+        (whole,) = explain(evidence, len(classes), EVENLY, [best])
+        counting = anchored(given, evidence.classes, whole.posterior, len(classes))
+        # The last column, no class, is not fitted.
+        experts.learn(evidence.classes[:, :-1], counting[:, :-1])
+        right = whole.posterior[:, 0]
+    return right
