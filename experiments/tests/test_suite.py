@@ -180,7 +180,7 @@ def test_right_labels_that_were_rejected_are_counted_in_large_classes(clusters, 
     data = replace(clusters, train=replace(
         clusters.train, inputs=clusters.train.inputs[~small], labels=clusters.train.labels[~small]
     ))  # fmt: skip
-    cell = Cell("clusters", ALL_ENTRIES["robust-otsu"], "none", 0, TrainingConfig(epochs=3))
+    cell = Cell("clusters", ALL_ENTRIES["contrastive-prism-vmf-per-class"], "none", 0, TrainingConfig(epochs=3))
     result = train(cell.config, data, device="cpu")
     kept, large = result.scores["kept"], data.train.labels >= 6
     expected = 1 - np.nanmean(kept[large])
@@ -196,11 +196,13 @@ def test_right_labels_that_were_rejected_are_counted_in_large_classes(clusters, 
 
 def test_what_is_compared_by_default():
     one, suite = make_plan(False, False, None, None, None), make_plan(True, False, None, None, None)
-    assert (len(one.entries), one.seeds, one.with_claims) == (33, 3, True)
-    assert (suite.seeds, suite.with_claims, suite.noises) == (5, False, plan.SUITE_NOISES)
+    assert (len(one.entries), one.seeds, one.with_claims) == (35, 3, True)
+    assert (suite.seeds, suite.with_claims, suite.noises) == (3, False, plan.SUITE_NOISES)
     assert [entry.name for entry in suite.entries] == list(plan.SUITE_ENTRIES)
     assert suite.entries[0].base in plan.SUITE_ENTRIES
-    assert all(entry.unfiltered for entry in suite.entries[1:])
+    # Each rival runs from its own start and from robust's.
+    starts = [TrainingConfig(**entry.settings).layer_start for entry in suite.entries[1:]]
+    assert starts == ["random", "principal"] * len(plan.RIVALS)
     mine = make_plan(False, False, ["suite", "robust", "mcl-prism-vmf"], ["none", "none"], 1)
     assert [entry.name for entry in mine.entries] == [*plan.SUITE_ENTRIES, "mcl-prism-vmf"]
     assert (mine.noises, mine.seeds, mine.with_claims) == (("none",), 1, False)
