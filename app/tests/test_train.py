@@ -143,15 +143,15 @@ def test_files(noisy, tmp_path):
 
 
 def test_recorders_are_told(noisy, tmp_path, monkeypatch):
-    config = replace(FAST, method="proxy-anchor", batch_size=126, samples_per_class=0, epochs=1)
+    config = replace(FAST, method="proxy-anchor", batch_size=63, samples_per_class=0, epochs=1)
     begun, recorder = [], Mock(spec=Recorder)
     recorder.start.side_effect = lambda history, epochs: begun.append((len(history), epochs))
     for epochs in (1, 2):
         config = replace(config, epochs=epochs)
         out = {"out": tmp_path / "run", "resume": epochs == 2}
         result = train(config, noisy, **out, device="cpu", recorders=[recorder])
-        assert [name for name, *_ in recorder.mock_calls] == ["start", "step", "step", "epoch", "close"]
-        assert [told.args[:2] for told in recorder.step.call_args_list] == [(1, 2), (2, 2)]
+        assert [name for name, *_ in recorder.mock_calls] == ["start", *["step"] * 4, "epoch", "close"]
+        assert [told.args[:2] for told in recorder.step.call_args_list] == [(step, 4) for step in (1, 2, 3, 4)]
         loss = recorder.step.call_args.args[2]
         assert loss.shape == () and not loss.requires_grad
         recorder.epoch.assert_called_once_with(result.history[-1])
