@@ -1,285 +1,21 @@
 #include "pairs/cpu_tiles.h"
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cmath>
-#include <thread>
 #include <vector>
 
-#include "common/cpu/clones.h"
 #include "common/cpu/parts.h"
-#include "math/exp.h"
+#include "common/cpu/rounds.h"
 #include "math/limits.h"
-#include "math/log.h"
 #include "pairs/cpu_softmax.h"
+#include "pairs/cpu_tile.h"
 #include "rows/cpu.h"
 
 namespace robustdml::cpu {
 namespace {
 
-// Rows of a tile: products of so many are as fast as larger ones, and a tile fits a core's cache.
-constexpr std::int64_t kMost = 512, kLeast = 64;
-
-// Of a row over its pairs: the ends, which are the largest cosines s of either set; sums over both sets of
-// e = 2^(base2 (s - end)) and of s e; and of the positives' s and number. Contrast::each has three more sums,
-// which need those of the negatives.
-enum Sum {
-    kEnd,
-    kNegativeEnd,
-    kE,
-    kNegativeE,
-    kSlope,
-    kNegativeSlope,
-    kCosine,
-    kNumber,
-    kLoss,
-    kAbove,
-    kAboveSlope,
-    kSums
-};
-
-// Logits are scale s + bias. The bias cancels but in the logarithm of a sum.
-template <class T>
-struct Logits {
-    T scale;
-    T base2;
-    T bias;
-    Contrast form;
-
-    explicit Logits(const ContrastTiles<T>& tiles)
-        : scale(tiles.coefficients[0]),
-          base2(static_cast<T>(scale * kLog2E)),
-          bias(tiles.coefficients[1]),
-          form(static_cast<Contrast>(tiles.form)) {}
-};
-
-// What the gradient takes of a row: dL/dz is e `negative` of a negative, and e `positive` - `constant` of a
-// positive, or -`positive` sigmoid(`constant` - z) with Contrast::each.
-enum Factor { kPositiveFactor, kNegativeFactor, kConstant, kPositiveStart, kNegativeStart, kFactors };
-
-// Rows, or columns, of a tile.
-template <class T>
-struct Edge {
-    std::int64_t count;
-    const PairLabel* labels;
-    const T* inverse_norm;
-    const T* factors;     // (kFactors, n) in, from the first row on
-    std::int64_t stride;  // n
-    T* sums;              // (kSums, kMost) out, of this tile
-
-    const T* of(Factor factor) const { return factors + factor * stride; }
-    T* of(Sum sum) const { return sums + sum * kMost; }
-};
-
-template <class T>
-struct Tile {
-    T* S;  // in: products; out of the last pass: their gradient
-    Edge<T> rows;
-    Edge<T> columns;
-    bool diagonal;  // of a batch with itself: columns are the rows, whose sums are all
-
-    // Columns before and behind a row's own place.
-    std::int64_t begin(int side, std::int64_t row) const { return side == 0 ? 0 : row + 1; }
-    std::int64_t end(int side, std::int64_t row) const { return side == 0 && diagonal ? row : columns.count; }
-    int sides() const { return diagonal ? 2 : 1; }
-};
-
-template <class T>
-ROBUSTDML_HD void ends_of_row(const Tile<T>& t, std::int64_t row) {
-    const PairLabel label = t.rows.labels[row];
-    const T scale = t.rows.inverse_norm[row];
-    const T* s = t.S + row * t.columns.count;
-    const PairLabel* labels = t.columns.labels;
-    const T* scales = t.columns.inverse_norm;
-    T* ends = t.columns.of(kEnd);
-    T* negative_ends = t.columns.of(kNegativeEnd);
-    T end = -kInfinity<T>, negative_end = -kInfinity<T>;
-    for (int side = 0; side < t.sides(); ++side) {
-        const std::int64_t from = t.begin(side, row), to = t.end(side, row);
-#pragma omp simd reduction(max : end, negative_end)
-        for (std::int64_t x = from; x < to; ++x) {
-            const bool same = labels[x] == label;
-            const T cosine = s[x] * scale * scales[x];
-            const T of_positive = same ? cosine : -kInfinity<T>;
-            const T of_negative = !same && labels[x] != kAbsent<PairLabel> ? cosine : -kInfinity<T>;
-            end = of_positive > end ? of_positive : end;
-            negative_end = of_negative > negative_end ? of_negative : negative_end;
-            ends[x] = of_positive > ends[x] ? of_positive : ends[x];
-            negative_ends[x] = of_negative > negative_ends[x] ? of_negative : negative_ends[x];
-        }
-    }
-    t.rows.of(kEnd)[row] = end;
-    t.rows.of(kNegativeEnd)[row] = negative_end;
-}
-
-template <class T>
-ROBUSTDML_HD void sums_of_row(const Tile<T>& t, const Logits<T>& logits, std::int64_t row) {
-    const PairLabel label = t.rows.labels[row];
-    const T scale = t.rows.inverse_norm[row], base2 = logits.base2;
-    const T end = t.rows.of(kEnd)[row], negative_end = t.rows.of(kNegativeEnd)[row];
-    const T* s = t.S + row * t.columns.count;
-    const PairLabel* labels = t.columns.labels;
-    const T* scales = t.columns.inverse_norm;
-    const T* ends = t.columns.of(kEnd);
-    const T* negative_ends = t.columns.of(kNegativeEnd);
-    T* E = t.columns.of(kE);
-    T* negative_E = t.columns.of(kNegativeE);
-    T* slopes = t.columns.of(kSlope);
-    T* negative_slopes = t.columns.of(kNegativeSlope);
-    T* cosines = t.columns.of(kCosine);
-    T* numbers = t.columns.of(kNumber);
-    T e_sum = 0, negative_sum = 0, slope = 0, negative_slope = 0, cosine_sum = 0, number = 0;
-    for (int side = 0; side < t.sides(); ++side) {
-        const std::int64_t from = t.begin(side, row), to = t.end(side, row);
-#pragma omp simd reduction(+ : e_sum, negative_sum, slope, negative_slope, cosine_sum, number)
-        for (std::int64_t x = from; x < to; ++x) {
-            const bool same = labels[x] == label, present = labels[x] != kAbsent<PairLabel>;
-            const T cosine = s[x] * scale * scales[x];
-            const T power = exp2_fast(base2 * (cosine - (same ? end : negative_end)));
-            const T its_power = exp2_fast(base2 * (cosine - (same ? ends[x] : negative_ends[x])));
-            const T e = present ? power : T(0), its = present ? its_power : T(0);
-            const T one = same ? T(1) : T(0), of_positive = same ? cosine : T(0);
-            e_sum += same ? e : T(0);
-            negative_sum += same ? T(0) : e;
-            slope += same ? e * cosine : T(0);
-            negative_slope += same ? T(0) : e * cosine;
-            cosine_sum += of_positive;
-            number += one;
-            E[x] += same ? its : T(0);
-            negative_E[x] += same ? T(0) : its;
-            slopes[x] += same ? its * cosine : T(0);
-            negative_slopes[x] += same ? T(0) : its * cosine;
-            cosines[x] += of_positive;
-            numbers[x] += one;
-        }
-    }
-    t.rows.of(kE)[row] = e_sum;
-    t.rows.of(kNegativeE)[row] = negative_sum;
-    t.rows.of(kSlope)[row] = slope;
-    t.rows.of(kNegativeSlope)[row] = negative_slope;
-    t.rows.of(kCosine)[row] = cosine_sum;
-    t.rows.of(kNumber)[row] = number;
-}
-
-// 1 / (1 + e^-t) and log(1 + e^t).
-template <class T>
-struct Logistic {
-    T sigmoid;
-    T softplus;
-};
-
-template <class T>
-ROBUSTDML_HD Logistic<T> logistic(T t) {
-    const T e = exp_fast(t < T(0) ? t : -t);
-    return {(t < T(0) ? e : T(1)) / (T(1) + e), log1p_positive(e, t < T(0) ? T(0) : t)};
-}
-
-// Contrast::each: of the positives log(1 + e^(constant - z)), its derivative, and s times that.
-template <class T>
-ROBUSTDML_HD void positives_of_row(const Tile<T>& t, const Logits<T>& logits, std::int64_t row) {
-    const PairLabel label = t.rows.labels[row];
-    const T scale = t.rows.inverse_norm[row], constant = t.rows.of(kConstant)[row];
-    const T* s = t.S + row * t.columns.count;
-    const PairLabel* labels = t.columns.labels;
-    const T* scales = t.columns.inverse_norm;
-    const T* constants = t.columns.of(kConstant);
-    T* losses = t.columns.of(kLoss);
-    T* aboves = t.columns.of(kAbove);
-    T* slopes = t.columns.of(kAboveSlope);
-    T loss = 0, above = 0, slope = 0;
-    for (int side = 0; side < t.sides(); ++side) {
-        const std::int64_t from = t.begin(side, row), to = t.end(side, row);
-#pragma omp simd reduction(+ : loss, above, slope)
-        for (std::int64_t x = from; x < to; ++x) {
-            const bool same = labels[x] == label;
-            const T cosine = s[x] * scale * scales[x], z = logits.scale * cosine;
-            const Logistic<T> mine = logistic(constant - z), its = logistic(constants[x] - z);
-            const T sigmoid = same ? mine.sigmoid : T(0), its_sigmoid = same ? its.sigmoid : T(0);
-            loss += same ? mine.softplus : T(0);
-            above += sigmoid;
-            slope += sigmoid * cosine;
-            losses[x] += same ? its.softplus : T(0);
-            aboves[x] += its_sigmoid;
-            slopes[x] += its_sigmoid * cosine;
-        }
-    }
-    t.rows.of(kLoss)[row] = loss;
-    t.rows.of(kAbove)[row] = above;
-    t.rows.of(kAboveSlope)[row] = slope;
-}
-
-template <class T, bool Each>
-ROBUSTDML_HD void gradient_of_row(const Tile<T>& t, const Logits<T>& logits, std::int64_t row) {
-    const PairLabel label = t.rows.labels[row];
-    const T scale = t.rows.inverse_norm[row], gradient = logits.scale * scale, base2 = logits.base2;
-    const T positive = t.rows.of(kPositiveFactor)[row], negative = t.rows.of(kNegativeFactor)[row];
-    const T constant = t.rows.of(kConstant)[row];
-    const T start = t.rows.of(kPositiveStart)[row], negative_start = t.rows.of(kNegativeStart)[row];
-    T* s = t.S + row * t.columns.count;
-    const PairLabel* labels = t.columns.labels;
-    const T* scales = t.columns.inverse_norm;
-    const T* negatives = t.columns.of(kNegativeFactor);
-    const T* positives = t.columns.of(kPositiveFactor);
-    const T* constants = t.columns.of(kConstant);
-    const T* starts = t.columns.of(kPositiveStart);
-    const T* negative_starts = t.columns.of(kNegativeStart);
-#pragma omp simd
-    for (std::int64_t x = 0; x < t.columns.count; ++x) {
-        const bool same = labels[x] == label;
-        const T cosine = s[x] * scale * scales[x];
-        const T e = exp2_fast(base2 * (cosine - (same ? start : negative_start)));
-        const T its = exp2_fast(base2 * (cosine - (same ? starts[x] : negative_starts[x])));
-        const T of_negative = e * negative + its * negatives[x];
-        T of_positive;
-        if (Each) {
-            const T z = logits.scale * cosine;
-            of_positive = -(positive * logistic(constant - z).sigmoid +
-                            positives[x] * logistic(constants[x] - z).sigmoid);
-        } else {
-            of_positive = e * positive + its * positives[x] - (constant + constants[x]);
-        }
-        const T dz = same ? of_positive : of_negative;
-        s[x] = labels[x] != kAbsent<PairLabel> ? dz * gradient * scales[x] : T(0);
-    }
-    if (t.diagonal) s[row] = T(0);
-}
-
-enum Pass { kEnds, kExponentials, kPositives, kGradient, kGradientOfEach };
-
-// An absent row has sums of 0, and adds nothing to those of the columns.
-template <class T>
-ROBUSTDML_HD void absent_row(const Tile<T>& t, std::int64_t row, Pass pass) {
-    for (int sum = kE; sum < kSums; ++sum) t.rows.of(Sum(sum))[row] = T(0);
-    t.rows.of(kEnd)[row] = t.rows.of(kNegativeEnd)[row] = -kInfinity<T>;
-    if (pass >= kGradient) std::fill_n(t.S + row * t.columns.count, t.columns.count, T(0));
-}
-
-template <class T>
-ROBUSTDML_HD void pass_of_rows(const Tile<T>& t, const Logits<T>& logits, Pass pass) {
-    for (std::int64_t row = 0; row < t.rows.count; ++row) {
-        if (t.rows.labels[row] == kAbsent<PairLabel>)
-            absent_row(t, row, pass);
-        else if (pass == kEnds)
-            ends_of_row(t, row);
-        else if (pass == kExponentials)
-            sums_of_row(t, logits, row);
-        else if (pass == kPositives)
-            positives_of_row(t, logits, row);
-        else if (pass == kGradient)
-            gradient_of_row<T, false>(t, logits, row);
-        else
-            gradient_of_row<T, true>(t, logits, row);
-    }
-}
-
-#define ROBUSTDML_STAMP(T)                                                                      \
-    ROBUSTDML_CLONES void pass_clone(const Tile<T>& tile, const Logits<T>& logits, Pass pass) { \
-        pass_of_rows(tile, logits, pass);                                                       \
-    }
-ROBUSTDML_STAMP(float)
-ROBUSTDML_STAMP(double)
-#undef ROBUSTDML_STAMP
+// Rows of a tile at least.
+constexpr std::int64_t kLeast = 64;
 
 // A side while its sweep lasts.
 template <class T>
@@ -369,58 +105,6 @@ void finish_each(Working<T>& w, std::int64_t i) {
     w.of(kNegativeFactor, i) = static_cast<T>(upstream * share);
 }
 
-// Tiles in rounds: those of a round share neither rows nor columns, so lanes seldom wait for each other. Rows
-// and columns take what tiles add to them in the order of the rounds: the bits don't depend on who does what.
-class Rounds {
-  public:
-    Rounds(std::int64_t rows, std::int64_t columns, bool alone)
-        : size_(alone ? rows | 1 : std::max(rows, columns)),
-          alone_(alone),
-          rows_(rows),
-          columns_(columns),
-          row_turns_(size_),
-          column_turns_(alone ? 0 : size_) {
-        begin();
-    }
-
-    struct Place {
-        std::int64_t row, column, round;
-    };
-
-    std::int64_t tasks() const { return size_ * per_round(); }
-    void begin() {
-        for (auto& turn : row_turns_) turn = 0;
-        for (auto& turn : column_turns_) turn = 0;
-    }
-    // Alone: in round r the pairs with i + j = 2 r (mod size), each once.
-    Place place(std::int64_t task) const {
-        const std::int64_t round = task / per_round(), k = task % per_round();
-        if (!alone_) return {k, (k + round) % size_, round};
-        const std::int64_t i = (round + k) % size_, j = (round - k + size_) % size_;
-        return {std::min(i, j), std::max(i, j), round};
-    }
-    bool exists(const Place& place) const { return place.row < rows_ && place.column < columns_; }
-    void wait(const Place& place) {
-        for (Turn* turn : turns(place))
-            while (turn->load(std::memory_order_acquire) != place.round) std::this_thread::yield();
-    }
-    void leave(const Place& place) {
-        for (Turn* turn : turns(place)) turn->store(place.round + 1, std::memory_order_release);
-    }
-
-  private:
-    using Turn = std::atomic<std::int64_t>;
-    std::int64_t per_round() const { return alone_ ? (size_ + 1) / 2 : size_; }
-    std::array<Turn*, 2> turns(const Place& place) {
-        return {&row_turns_[place.row], &(alone_ ? row_turns_ : column_turns_)[place.column]};
-    }
-
-    std::int64_t size_;
-    bool alone_;
-    std::int64_t rows_, columns_;
-    std::vector<Turn> row_turns_, column_turns_;
-};
-
 std::int64_t tile_rows(std::int64_t n, int threads) {
     const std::int64_t share = (n / (2 * threads) + kLeast - 1) / kLeast * kLeast;
     return threads == 1 ? kMost : std::clamp(share, kLeast, kMost);
@@ -462,15 +146,17 @@ struct TileSweep {
         const Tile<T> tile{S.get() + (stays ? task : kept + lane) * size * size, rows.edge(i, height, own),
                            columns.edge(j, width, own + kSums * kMost), tiles.alone && i == j};
         const Rows<const T> X{rows.side.X + i * D, D, 1}, Y{columns.side.X + j * D, D, 1};
-        if (pass == kExponentials || !stays)
+        if (pass == kExponentials || !stays) {
             multiply(tiles.gemm, X, transposed(Y), {tile.S, width, 1}, height, width, D, false);
+            pass_of_tile(tile, logits, kCosines);
+        }
         for (const Edge<T>* edge : {&tile.rows, &tile.columns}) {
             std::fill_n(edge->of(kEnd), 2 * kMost, -kInfinity<T>);
             std::fill_n(edge->of(kE), (kSums - kE) * kMost, T(0));
         }
-        if (pass == kExponentials) pass_clone(tile, logits, kEnds);
+        if (pass == kExponentials) pass_of_tile(tile, logits, kEnds);
         const bool each = logits.form == Contrast::each && positives[task];
-        pass_clone(tile, logits, pass == kGradient && each ? kGradientOfEach : pass);
+        pass_of_tile(tile, logits, pass == kGradient && each ? kGradientOfEach : pass);
         rounds.wait(place);
         if (pass == kGradient) {
             const Rows<const T> dS{tile.S, width, 1};

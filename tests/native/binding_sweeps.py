@@ -147,3 +147,31 @@ def pair_symmetric(module, draw):
         threads=draw.threads,
     )  # fmt: skip
     function(module, f"pair_{'lse' if lse else 'hinge'}_symmetric", draw)(whole, problem, batch)
+
+
+def contrast_tiles(module, draw):
+    """A batch with itself or two towers; what of S stays ends anywhere."""
+    alone, D = draw.flag(), draw.size(1)
+    upstream = draw.flag()
+
+    def side():
+        n = draw.size(1, 200)
+        X = draw.normal(n, D)
+        factors, stride = draw.upstream(n) if upstream else ({}, 0)
+        graded = bool(factors)
+        return function(module, "ContrastSide", draw)(
+            X=address(X), inverse_norm=address(draw.of(1 / np.linalg.norm(X, axis=1))),
+            labels=address(pair_labels(draw, n)), n=n, **({"upstream_positive": 0, "upstream_negative": 0} | factors),
+            upstream_positive_stride=stride, upstream_negative_stride=stride, loss=address(draw.out(n)),
+            lse=address(draw.out(n)), slope=address(draw.out(n)) if graded else 0,
+            shift=address(draw.out(n)) if graded else 0,
+            dX=address(draw.of(np.zeros((n, D)))) if graded and draw.flag() else 0,
+        )  # fmt: skip
+
+    rows = side()
+    tiles = function(module, "ContrastTiles", draw)(
+        gemm=gemm(draw.dtype), set_threads=0, D=D, form=int(draw.rng.integers(3)),
+        coefficients=address(draw.of([draw.rng.choice([2.0, 14.0, 900.0]), 0.0])), alone=alone,
+        kept=int(draw.rng.choice([0, 10**5, 10**9])), threads=draw.threads,
+    )  # fmt: skip
+    function(module, "pair_contrast_tiles", draw)(rows, rows if alone else side(), tiles)

@@ -40,7 +40,7 @@ def problems(sets, dtype, m, device="cpu"):
         "inside": replace(contrast, form="inside"),
         "each": replace(contrast, form="each"),
         "sigmoid": replace(contrast, form="sigmoid", coefficients=contrast.coefficients.new_tensor([7.0, -2.0])),
-        "steep": replace(contrast, form="inside", coefficients=contrast.coefficients.new_tensor([120.0, 0.0])),
+        "steep": replace(contrast, form="inside", coefficients=contrast.coefficients.new_tensor([900.0, 0.0])),
         "both ways": replace(contrast, columns=columns),
     }
 
@@ -69,7 +69,11 @@ def sweep(backend, name, shape, dtype, device, upstream="vector"):
 
 
 def assert_same_as_eager(backend, name, shape, dtype, device, upstream="vector"):
-    """|ours − exact| ≤ 4 · |eager in the same type − exact| + a few roundings."""
+    """|ours − exact| ≤ 4 · |eager in the same type − exact| + a few roundings.
+
+    Where two candidates share a softmax, the rounding ε of a cosine moves the gradient by up to scale²·ε/4.
+    """
+    scale = 900.0 if name == "steep" else 0.0
     ours, exact, theirs = (
         sweep(each, name, shape, kind, device, upstream)
         for each, kind in ((backend, dtype), (EAGER, torch.float64), (EAGER, dtype))
@@ -82,7 +86,8 @@ def assert_same_as_eager(backend, name, shape, dtype, device, upstream="vector")
         elif field == "counts":
             assert torch.equal(mine, truth), name
         else:
-            allowed = 4 * (dense - truth).abs().max() + roundings * torch.finfo(dtype).eps * (1 + truth.abs().max())
+            epsilon, tied = torch.finfo(dtype).eps, scale**2 / 4 if field.startswith("d") else 0
+            allowed = 4 * (dense - truth).abs().max() + epsilon * (roundings * (1 + truth.abs().max()) + tied)
             assert (mine - truth).abs().max() <= allowed, (name, field)
 
 
