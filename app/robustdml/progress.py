@@ -91,7 +91,7 @@ class Lines(Recorder):
     """Lines of a log, each with date and time."""
 
     def __init__(self, title: str) -> None:
-        self._title, self._what, self._last = title, "", 0.0
+        self._title, self._what, self._done, self._last = title, "", 0, 0.0
         self._stage = _Pace(0)
         # Measured from the first step: what comes before, as the first phase of a method, is no part of an epoch.
         self._training: _Pace | None = None
@@ -100,9 +100,10 @@ class Lines(Recorder):
 
     def __call__(self, what: str, done: int, total: int) -> None:
         # A line is due where the last is some while ago, or something without steps begins.
-        begins = what != self._what
+        begins = what != self._what or done < self._done
         if begins:
             self._what, self._stage = what, _Pace(done)
+        self._done = done
         if not total:
             if begins:
                 self._write(what)

@@ -31,10 +31,10 @@ def test_large_images_come_in_smaller_batches_and_progress_is_told():
     network = torch.nn.Flatten()
     network.register_forward_pre_hook(look)
     apply_in_batches(
-        network, np.zeros((150, 1, 224, 224), np.uint8), CPU, on_progress=lambda *told: reports.append(told)
+        network, np.zeros((30, 1, 224, 224), np.uint8), CPU, on_progress=lambda *told: reports.append(told)
     )
-    assert sizes == [64, 64, 22]
-    assert reports == [("features", 0, 150), ("features", 64, 150), ("features", 128, 150)]
+    assert sizes == [12, 12, 6]
+    assert reports == [("features", 0, 30), ("features", 12, 30), ("features", 24, 30)]
     apply_in_batches(network, np.zeros((600, 5), np.float32), CPU)
     assert sizes[3:] == [512, 88]
 

@@ -12,9 +12,10 @@ from robustdml.data.image_files import Inputs, batches_of
 from robustdml.errors import UsageError
 from robustdml.progress import OnProgress, silent
 
-# Inputs at a time where nobody says how many: so many, or as many images as have this many pixels together.
+# Inputs at a time where nobody says how many: so many, or as many images as have this many pixels together. On a CPU
+# larger blocks are given back to the system after each layer, and fetched again a page at a time.
 BATCH_SIZE = 512
-BATCH_PIXELS = 64 * 224 * 224
+BATCH_PIXELS, BATCH_PIXELS_CPU = 64 * 224 * 224, 12 * 224 * 224
 
 
 class SmallCNN(nn.Sequential):
@@ -74,10 +75,11 @@ def as_tensor(inputs: NDArray[np.generic], device: torch.device) -> Tensor:
     return tensor.float() / 255 if tensor.dtype == torch.uint8 else tensor.float()
 
 
-def batch_size_for(inputs: Inputs) -> int:
+def batch_size_for(inputs: Inputs, device: torch.device) -> int:
     """Inputs at a time."""
     pixels = int(np.prod(inputs.shape[2:])) if inputs.ndim == 4 else 1
-    return min(BATCH_SIZE, max(BATCH_PIXELS // pixels, 1))
+    most = BATCH_PIXELS_CPU if device.type == "cpu" else BATCH_PIXELS
+    return min(BATCH_SIZE, max(most // pixels, 1))
 
 
 @torch.no_grad()
@@ -90,7 +92,7 @@ def outputs_in_batches(
     first: int = 0,
 ) -> Iterator[NDArray[np.float32]]:
     """Run a network in eval mode over the inputs from `first` on, by batches, and leave it in the mode it was in."""
-    size = batch_size or batch_size_for(inputs)
+    size = batch_size or batch_size_for(inputs, device)
     was_training = network.training
     network.eval()
     try:
