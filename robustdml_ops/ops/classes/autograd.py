@@ -44,15 +44,16 @@ class ClassSettings(NamedTuple):
 class ClassSweep(torch.autograd.Function):
     """Log-sum-exps and logits of the labels; backward takes the terms that forward kept, or makes similarities again.
 
-    The third result are these terms, or None.
+    Outside of graphs the third result are these terms, or None, which the compiler of PyTorch 2.6 does not take.
     """
 
     @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    def forward(*arguments: Any) -> tuple[Tensor | None, ...]:
         """Arguments: those of :func:`sweep_values`, settings, whether terms may be kept, an update or None."""
         *arguments, keep, update = arguments  # type: ignore[assignment]
         if has_no_values(arguments[0]):
-            return (*class_sweep_op(*arguments), None)
+            results: tuple[Tensor, Tensor] = class_sweep_op(*arguments)
+            return results
         settings, selected, kept = ClassSettings(*arguments[8:]), selected_rows(update), None
         if keep:
             backend = _backend(settings, arguments[0], arguments[5])
@@ -60,17 +61,17 @@ class ClassSweep(torch.autograd.Function):
         return (*sweep_values(arguments[:8], settings, selected, kept), kept)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor | None]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
         """Keep the inputs and all results."""
         ctx.save_for_backward(*inputs[:8], *output)
-        if output[2] is not None:
-            ctx.mark_non_differentiable(output[2])
+        if output[-1] is not None and len(output) == 3:
+            ctx.mark_non_differentiable(output[-1])
         *settings, _, ctx.update = inputs[8:]
         ctx.settings = ClassSettings(*settings)
         ctx.version = None if ctx.update is None else inputs[1]._version
 
     @staticmethod
-    def backward(ctx: Any, dlse: Tensor, dtarget: Tensor, _: None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dlse: Tensor, dtarget: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         """Sweep again, with the upstream gradients of the first two results."""
         if ctx.update is not None:
             ctx.update.check_version(ctx.version)
@@ -79,7 +80,7 @@ class ClassSweep(torch.autograd.Function):
                     ctx.update, "create_graph=True", "take it from a copy of the loss, which no optimiser is bound to"
                 )
         X, P, *rest = ctx.saved_tensors
-        constants, results, kept = rest[:6], rest[6:8], rest[8]
+        constants, results, kept = rest[:6], rest[6:8], rest[8] if len(rest) == 9 else None
         want = ctx.needs_input_grad[:2]
         first = partial(_first, ctx.settings, want, ctx.update if want[1] else None)
         tensors = (X, P, *results, dlse.contiguous(), dtarget.contiguous(), *constants)
