@@ -220,7 +220,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "hangul": lambda: suite_study("hangul"),
     "letters": lambda: suite_study("letter-recognition"),
     "finetuned": finetuned,
-    "negatives": lambda: study("negatives", "glyphs-large", "MAP@R"),
+    "negatives": lambda: "\n\n".join(study("negatives", data, "MAP@R") for data in stored("negatives")["results"]),
     "audit": audit,
     "audit-training": audit_training,
     "audit-classes": audit_classes,

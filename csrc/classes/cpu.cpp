@@ -43,12 +43,16 @@ ROBUSTDML_HD T logit_at(const Line<T>& line, T s) {
 template <class T>
 ROBUSTDML_HD void to_logits(const ClassChunk<T>& c, Line<T>& line, T cosine, T* s, std::int64_t from,
                             std::int64_t count) {
-    const T* limit = c.drop_above ? c.drop_above + from : nullptr;
+    if (c.drop_above) {
+        const T* limit = c.drop_above + from;
 #pragma omp simd
-    for (std::int64_t x = 0; x < count; ++x) {
-        const bool left_out = limit && s[x] * cosine > limit[x];
-        const T logit = logit_at(line, s[x]);
-        s[x] = left_out ? -kInfinity<T> : logit;
+        for (std::int64_t x = 0; x < count; ++x) {
+            const T logit = logit_at(line, s[x]);
+            s[x] = s[x] * cosine > limit[x] ? -kInfinity<T> : logit;
+        }
+    } else {
+#pragma omp simd
+        for (std::int64_t x = 0; x < count; ++x) s[x] = logit_at(line, s[x]);
     }
     line = {T(1), T(0)};
 }

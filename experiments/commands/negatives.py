@@ -14,6 +14,7 @@ from robustdml.cache import write_text
 from robustdml.command_line import path
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, load_data
+from robustdml.methods import METHODS
 from robustdml.methods.anchors import NegativeOptions
 from robustdml.methods.softmax import SoftmaxOptions
 from robustdml.noise import with_wrong_labels
@@ -23,6 +24,7 @@ from robustdml.progress import progress_bar
 from robustdml.train import train
 
 OWN = "own"
+PRISM, ROBUST = "ArcFace behind PRISM", "robust"
 LABELS = ("right", "flipped 40 %", "identities split in two", "two identities merged")
 
 
@@ -40,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[0.3, 0.4, 0.5, 0.6, OWN],
         help="as --negative-drop-similar; own: --negative-drop-nearer",
     )
+    parser.add_argument("--beside", nargs="*", choices=(PRISM, ROBUST), default=(PRISM, ROBUST), help="other methods")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each cell")
     parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="epochs of each run")
 
@@ -52,9 +55,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out.exists():
         stored = read_json(arguments.out, "results of negatives; delete it, and all is trained again")
         runs = stored["runs"] if stored["settings"] == settings else []
-    cells = list(itertools.product(range(arguments.seeds), LABELS, arguments.shares, [None, *arguments.limits]))
+    ways = [
+        *itertools.product(arguments.shares, [None, *arguments.limits]),
+        *((1.0, name) for name in arguments.beside),
+    ]
+    cells = list(itertools.product(range(arguments.seeds), LABELS, ways))
     with progress_bar("negatives") as report:
-        for number, (seed, labels, share, limit) in enumerate(cells):
+        for number, (seed, labels, (share, limit)) in enumerate(cells):
             cell = {"seed": seed, "labels": labels, "share": share, "limit": limit}
             if any(cell.items() <= run.items() for run in runs):
                 continue
@@ -78,6 +85,7 @@ def tables(runs: list[dict[str, Any]]) -> dict[str, Any]:
                 for k in kinds
             )
             name = f"{'all' if share == 1 else f'{share:.0%} of the'} negatives{dropped}"
+            name = limit if limit in (PRISM, ROBUST) else name
             rows[name] = [fmean(cell) if cell else None for cell in cells]
         found[metric] = rows
     return found
@@ -101,8 +109,13 @@ def relabelled(data: RetrievalData, labels: str, seed: int) -> RetrievalData:
 
 
 def _train(data: RetrievalData, epochs: int, share: float, limit: float | str | None, seed: int) -> dict[str, float]:
-    dropped = {"drop_nearer": True} if limit == OWN else {"drop_similar": limit}
-    options = OptionSet(NegativeOptions(share=share, **dropped), SoftmaxOptions(correct_negatives=False))
-    config = TrainingConfig(method="arcface", epochs=epochs, seed=seed, options=options)
+    if limit in (PRISM, ROBUST):
+        only_filter = replace(METHODS[ROBUST].filter, on_trial=False)
+        other = {"method": ROBUST} if limit == ROBUST else {"method": "arcface", "filter": only_filter}
+        config = TrainingConfig(epochs=epochs, seed=seed, **other)
+    else:
+        dropped = {"drop_nearer": True} if limit == OWN else {"drop_similar": limit}
+        options = OptionSet(NegativeOptions(share=share, **dropped), SoftmaxOptions(correct_negatives=False))
+        config = TrainingConfig(method="arcface", epochs=epochs, seed=seed, options=options)
     last = train(config, data, device="cpu", evaluate_each_epoch=False).history[-1]
     return {"Recall@1": last["precision_at_1"], "MAP@R": last["mean_average_precision_at_r"]}
