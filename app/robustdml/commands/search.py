@@ -41,8 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     with progress_bar("search") as report:
         report("reading the model", 0, 0)
         embedder = open_model(arguments, arguments.device)
-        sources = (arguments.query, arguments.gallery)
-        queries, gallery = (embed_source(embedder, one, arguments, report) for one in sources)
+        queries = gallery = embed_source(embedder, arguments.query, arguments, report)
+        if arguments.gallery != arguments.query:
+            gallery = embed_source(embedder, arguments.gallery, arguments, report)
         report("searching", 0, 0)
         rows, others = (torch.from_numpy(one.embeddings).to(embedder.device) for one in (queries, gallery))
         similar = nearest(rows, others, min(arguments.k, len(others)))
@@ -73,6 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
             shown.append([(picture_of(queries.samples, queries.rows[number]), name, "searched"), *hits])
         below = f"The {similar.indices.shape[1]} most similar of {len(others):,}, by the cosine. All are in {FOUND}."
         write_text(out / PAGE, render_found(gallery.name, below, shown))
-    say_left_out("search", [*queries.left_out, *gallery.left_out])
+    say_left_out("search", list(dict.fromkeys([*queries.left_out, *gallery.left_out])))
     print(f"{out / PAGE}: {len(listed):,} queries in {len(others):,} samples")
     return 0

@@ -22,8 +22,7 @@ from robustdml.noise import with_wrong_labels
 from robustdml.options import Setting
 from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar
 from robustdml.reports.left_out import say_left_out
-from robustdml.reports.run_report import render_run, test_labels_note
-from robustdml.retrieval import METRICS
+from robustdml.reports.run_report import FIGURES, render_run, test_labels_note
 from robustdml.run.audited_labels import describe
 from robustdml.run.evidence import CAPTION, HEAD, rows_of
 from robustdml.run.preemption import EndSignals
@@ -35,17 +34,6 @@ from robustdml.trained.model_file import FILE_NAME as MODEL
 from robustdml.world import World, joined_world
 
 RUNS, REPORT = "robustdml-run", "report.html"
-FIGURES = {
-    **METRICS,
-    "clean_auc": "score of right against wrong labels, AUC",
-    "filter_precision": "right labels among the kept",
-    "filter_kept": "kept by the filter",
-    "corrected_share": "under another label",
-    "corrected_right": "right ones among those labels",
-    "confidence_accuracy": "confidence head, accuracy on true labels",
-    "margin": "learnt margin",
-    "training_seconds": "seconds of training",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -75,9 +75,9 @@ def as_tensor(inputs: NDArray[np.generic], device: torch.device) -> Tensor:
     return tensor.float() / 255 if tensor.dtype == torch.uint8 else tensor.float()
 
 
-def batch_size_for(inputs: Inputs, device: torch.device) -> int:
-    """Inputs at a time."""
-    pixels = int(np.prod(inputs.shape[2:])) if inputs.ndim == 4 else 1
+def batch_size_for(shape: tuple[int, ...], device: torch.device) -> int:
+    """Inputs of this shape, (N, …), at a time."""
+    pixels = int(np.prod(shape[2:])) if len(shape) == 4 else 1
     most = BATCH_PIXELS_CPU if device.type == "cpu" else BATCH_PIXELS
     return min(BATCH_SIZE, max(most // pixels, 1))
 
@@ -92,7 +92,7 @@ def outputs_in_batches(
     first: int = 0,
 ) -> Iterator[NDArray[np.float32]]:
     """Run a network in eval mode over the inputs from `first` on, by batches, and leave it in the mode it was in."""
-    size = batch_size or batch_size_for(inputs, device)
+    size = batch_size or batch_size_for(inputs.shape, device)
     was_training = network.training
     network.eval()
     try:

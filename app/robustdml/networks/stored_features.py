@@ -47,7 +47,7 @@ def store_split(split: Split, origin: Origin, device: torch.device, on_progress:
 
 def _go_on(file: BinaryIO, split: Split, origin: Origin, device: torch.device, on_progress: OnProgress) -> None:
     """Write the header and all rows, or the rows that are missing."""
-    size, done = batch_size_for(split.inputs, device) if split.is_images else BLOCK, 0
+    size, done = batch_size_for(split.inputs.shape, device) if split.is_images else BLOCK, 0
     dtype = np.dtype(np.float16 if isinstance(split.inputs, ImageFiles) else np.float32)
     try:
         npy.read_magic(file)

@@ -15,20 +15,22 @@ from robustdml.methods.confident import ProcSimOptions
 from robustdml.reports.html import figure, page, picture, table
 from robustdml.reports.left_out import left_out_line
 from robustdml.reports.run_plots import History, curves, kappa_boxes, score_histogram
+from robustdml.retrieval import METRICS
 from robustdml.run.audited_labels import describe
 from robustdml.run.evidence import CAPTION, HEAD, rows_of
 from robustdml.train import TrainingResult
 from robustdml_ops.ops import otsu_threshold
 
-METRICS = {
-    "precision_at_1": "Recall@1",
-    "recall_at_4": "Recall@4",
-    "mean_average_precision_at_r": "MAP@R",
+FIGURES = {
+    **METRICS,
+    "clean_auc": "score of right against wrong labels, AUC",
     "filter_precision": "right labels among the kept",
-    "filter_kept": "kept",
+    "filter_kept": "kept by the filter",
     "corrected_share": "under another label",
     "corrected_right": "right ones among those labels",
-    "clean_auc": "right against wrong labels, AUC",
+    "confidence_accuracy": "confidence head, accuracy on true labels",
+    "margin": "learnt margin",
+    "training_seconds": "seconds of training",
 }
 # Scores by which labels are doubted, low for wrong ones; the first that a run has is used.
 DOUBTED, MOST_DOUBTED = ("log_p_clean", "label_quality", "confidence", "weight"), 24
@@ -53,7 +55,7 @@ def render_run(result: TrainingResult, data: RetrievalData | None = None) -> str
     summary, harm = result.summary, result.summary["below_untouched"]
     figures = [
         [text, f"{summary[key]:.3f}", f"{summary['untouched'][key]:.3f}" if key in summary["untouched"] else ""]
-        for key, text in METRICS.items()
+        for key, text in FIGURES.items()
         if summary.get(key) is not None
     ]
     sections = [
@@ -79,7 +81,7 @@ def render_run(result: TrainingResult, data: RetrievalData | None = None) -> str
         *_retrieved(result, data),
         *_doubtful(result, data),
     ]
-    drawn = [draw(result) for name, draw in FIGURES.items() if name in result.scores or name in history[-1]]
+    drawn = [draw(result) for name, draw in DRAWINGS.items() if name in result.scores or name in history[-1]]
     if drawn:
         sections += ["<h2>Which labels are believed</h2>", *drawn]
     return page(f"robustdml_ops: {title}", "\n".join(sections) + "\n")
@@ -254,7 +256,7 @@ def _confidence(result: TrainingResult) -> str:
 
 
 # By the quantity that they need, in the scores or in the history.
-FIGURES: dict[str, Callable[[TrainingResult], str]] = {
+DRAWINGS: dict[str, Callable[[TrainingResult], str]] = {
     "filter_kept": _choice,
     "log_p_clean": _p_clean,
     "label_quality": _quality,

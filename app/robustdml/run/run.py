@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from robustdml.config import PRINCIPAL, TrainingConfig
 from robustdml.data import Rows
 from robustdml.data.image_files import batches_of
-from robustdml.data.samplers import ClassBalancedSampler, RandomSampler
 from robustdml.errors import UsageError
 from robustdml.filters.filter import CORRECTED, KEPT, AuditFilter, Filter, Judged, PrismFilter
 from robustdml.filters.label_quality import label_quality
@@ -28,6 +27,7 @@ from robustdml.networks.start import NARROWEST, Start, choose_start, make_start
 from robustdml.progress import OnProgress, Recorder
 from robustdml.retrieval import retrieval_metrics
 from robustdml.run.audited_labels import use_audit
+from robustdml.run.batches import make_sampler
 from robustdml.run.sample_log import SampleLog
 from robustdml.world import ALONE, World, load_optimizer, whole
 from robustdml_ops.ops import NotFiniteError
@@ -102,7 +102,7 @@ class Run:
             # One pass over each parameter: with many classes the default costs as much as the loss.
             fused=True,
         )
-        self.sampler = _make_sampler(config, self.labels)
+        self.sampler = make_sampler(config, self.labels)
         self.drawn: Rows | None = None  # Samples that batches are drawn from; None for all
         self._use_filter(config.filter_options)
         if world.size > 1 and config.correct:
@@ -179,7 +179,7 @@ class Run:
     def _draw_from_kept(self) -> None:
         if isinstance(self.filter, AuditFilter):
             self.drawn = np.flatnonzero(self.filter.verdict[KEPT].cpu().numpy())
-            self.sampler = _make_sampler(self.config, self.labels[self.drawn], len(self.sampler))
+            self.sampler = make_sampler(self.config, self.labels[self.drawn], len(self.sampler))
 
     def judge_labels(self) -> Tensor:
         """Probability that each label is right, by the features before training, (N,); computed once."""
@@ -392,20 +392,3 @@ def _choose_start(config: TrainingConfig, prepared: Prepared, device: torch.devi
     # All processes take the width of the first: last bits may differ.
     width = torch.tensor(float(start.width) if world.leads else torch.nan, device=device)
     return replace(start, width=int(world.merged(width)))
-
-
-def _make_sampler(
-    config: TrainingConfig, labels: NDArray[np.int64], steps: int | None = None
-) -> RandomSampler | ClassBalancedSampler:
-    """Make the batches of an epoch: of samples with these labels, `steps` of them or as many as they fill."""
-    method, batch_size = METHODS[config.method], config.batch_size
-    samples_per_class = method.samples_per_class if config.samples_per_class is None else config.samples_per_class
-    if samples_per_class == 0:
-        return RandomSampler(len(labels), batch_size, config.seed, steps)
-    if config.samples_per_class is None:
-        # By default too few classes for a batch give more samples each, because small batches have few negatives.
-        sizes = np.unique(labels, return_counts=True)[1]
-        classes = max(min(batch_size // samples_per_class, len(sizes)), 1)
-        samples_per_class = max(samples_per_class, min(batch_size // classes, int(sizes.max(initial=1))))
-        batch_size = samples_per_class * classes
-    return ClassBalancedSampler(labels, batch_size, samples_per_class, config.seed, steps)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from robustdml.data.images import decode, to_square
 from robustdml.errors import UsageError
 from robustdml.networks.backbones.choice import is_own_code, make_backbone
-from robustdml.networks.models import Embedder, unit_length
+from robustdml.networks.models import Embedder, batch_size_for, unit_length
 from robustdml.trained.model_file import LINEAR, ModelCard, read_model, save_model
 
 BATCH_SIZE = 64
@@ -79,11 +79,12 @@ class TrainedEmbedder(nn.Module):
             else:
                 inputs = list(inputs) if inputs.ndim == 4 else [inputs]
         was_training = self.training
+        size = min(batch_size, batch_size_for((len(inputs), *self.card.input_shape), self.device))
         self.eval()
         try:
             parts = []
-            for start in range(0, len(inputs), batch_size):
-                batch = inputs[start : start + batch_size]
+            for start in range(0, len(inputs), size):
+                batch = inputs[start : start + size]
                 prepared = batch if isinstance(batch, Tensor) else self.prepare(batch)
                 floating = prepared if prepared.dtype == torch.uint8 else prepared.float()
                 parts.append(self(floating.to(self.device)).float().cpu())
