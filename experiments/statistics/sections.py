@@ -40,10 +40,10 @@ def summary_rows(suite: Suite, key: str) -> list[list[str]]:
     """Table of how often robust is above each other method, and by how much."""
     table = [["against", "cells above", "below", "undecided", "mean difference in points, a data set counting once"]]
     for entry in suite.others:
-        differences = _differences(suite, entry, key)
-        verdicts = [difference.verdict for _, difference in differences]
+        found = differences(suite, entry, key)
+        verdicts = [difference.verdict for _, difference in found]
         by_data: dict[str, list[float]] = {}
-        for data, difference in differences:
+        for data, difference in found:
             by_data.setdefault(data, []).append(difference.mean)
         if by_data:
             mean = mean_over_data([sum(values) / len(values) for values in by_data.values()])
@@ -92,7 +92,8 @@ def _difference(suite: Suite, data: str, noise: str, entry: Entry, key: str) -> 
     return paired_difference(results.by_seed(FOCUS, noise, key), results.by_seed(entry.name, noise, key))
 
 
-def _differences(suite: Suite, entry: Entry, key: str) -> list[tuple[str, Difference]]:
+def differences(suite: Suite, entry: Entry, key: str) -> list[tuple[str, Difference]]:
+    """Robust minus another method in each cell, with the name of the data set."""
     found = [(data, _difference(suite, data, noise, entry, key)) for data, noise in suite.cells()]
     return [(data, difference) for data, difference in found if difference is not None]
 
