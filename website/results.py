@@ -67,7 +67,7 @@ def robustness() -> str:
 
 
 def by_data() -> str:
-    """Each data set of the suite: `robust`, untouched features, the best other method, and the time that trials take."""
+    """Each data set of the suite: `robust`, untouched features, the best other method, and the time of trials."""
     rows, times = [], stored("suite")["time"]["ratios"]
     for data, results in stored("suite")["results"].items():
         scores = {

@@ -101,7 +101,7 @@ def _best(suite: Suite, focus: Entry, key: str) -> Bar:
 
     held = _against(suite, key, best, lambda noise: True)
     misses = [pair for pair in held.pairs if falls_short(pair.ours, pair.other)]
-    text = f"any noise: not more than 1 point below the best of all other methods in {SHARE_BEST:.0%} of the cells"
+    text = f"within 1 point of the best of all other methods in {SHARE_BEST:.0%} of the cells"
     return held.bar(text, key, misses, allowed=1 - SHARE_BEST)
 
 

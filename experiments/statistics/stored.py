@@ -5,6 +5,7 @@ Reads what `python -m experiments compare` has left, and writes means, ranks, co
 """
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -95,7 +96,10 @@ def main() -> None:
     """Write the study of the runs in a file."""
     source, target = map(Path, sys.argv[1:])
     about = json.loads(target.read_text()) if target.exists() else {}
-    write_text(target, json.dumps({**about, **study(json.loads(source.read_text()))}, indent=1) + "\n")
+    text = json.dumps({**about, **study(json.loads(source.read_text()))}, indent=1)
+    for _ in range(2):  # Lists of numbers, and lists of these, take a line each.
+        text = re.sub(r"\[\s+([^{}]*?)\s+\]", lambda found: f"[{' '.join(found[1].split())}]", text)
+    write_text(target, text + "\n")
 
 
 if __name__ == "__main__":
