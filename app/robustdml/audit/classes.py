@@ -24,7 +24,7 @@ from robustdml_ops.ops import nearest
 # has drawn apart, meet there.
 NEIGHBOURS = 40
 # From here on two classes may be one; up to here the halves of a class may be two.
-ONE, TWO = 0.53, 0.03
+ONE, TWO = 0.5, 0.03
 # A pair mixes more than each of the two with all others: features that tell nothing apart say nothing.
 MORE = 5
 # Smaller classes are not cut, and no half is a smaller share of its class.
