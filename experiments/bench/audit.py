@@ -27,7 +27,7 @@ from robustdml.data.dataset import RetrievalData, Split
 NOISES = ("none", "uniform:0.05", "uniform:0.2", "uniform:0.4", "class-conditional:0.2")
 BINS = 10
 # The best on the choosing sets.
-FORM = "cleanlab, logistic regression, prune_by_noise_rate"
+FORM = "cleanlab, logistic regression of scaled columns, prune_by_noise_rate"
 
 
 def measure(answer: Answer, labels: NDArray[np.int64], truth: NDArray[np.int64]) -> dict[str, object]:

@@ -33,7 +33,10 @@ def wrong_share(
     counts = np.bincount(labels, minlength=num_classes)
     with np.errstate(invalid="ignore"):
         share = np.bincount(labels, weights=wrong, minlength=num_classes) / counts
-    return np.stack([share, intervals[:, :, 0].min(0), intervals[:, :, 1].max(0)], 1)
+        # Outwards to whole samples.
+        low = np.floor(intervals[:, :, 0].min(0) * counts) / counts
+        high = np.ceil(intervals[:, :, 1].max(0) * counts) / counts
+    return np.stack([share, low, high], 1)
 
 
 def _interval(wrong: NDArray[np.floating], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:

@@ -9,10 +9,6 @@ sum s the mean has the posterior N(s / (n + 1/ψ), 1 / (n + 1/ψ)), so a further
 A sample that counts for a class with weight r is left out by n − r and s − r z. A class of few samples is vague by
 itself, and one of none is the class that nobody has named.
 
-Embeddings that were learnt from the labels are pulled towards them, the wrong ones too: a sample of class k with the
-label y lies the share λ of the way from the mean of its class to that of its label. Then its density under k is about
-m_k + λ (m_y − m_k), where m are the means of the classes.
-
 Source: Ioffe, *Probabilistic Linear Discriminant Analysis*, ECCV 2006; the weights are those of the rounds in
 `robustdml.audit.rounds`.
 """
@@ -98,11 +94,6 @@ class ClassModel:
         """Rows in the coordinates of the model."""
         return (X - self.origin) @ self.transform
 
-    def log_prior(self) -> Tensor:
-        """Log of the share of all samples that each class has beforehand."""
-        sizes = self.counts.clamp(max=self.counts.median()) + 1
-        return (sizes / sizes.sum()).log()
-
     def log_densities(self) -> Callable[[Tensor], Tensor]:
         """Return a function that gives the log-densities of rows (B, D) under all classes, (B, C), by two products."""
         mean, variance = self._posterior(self.counts[:, None], self.sums)
@@ -110,29 +101,15 @@ class ClassModel:
         quadratic, linear = (-0.5 / variance).T.contiguous(), (mean / variance).T.contiguous()
         return lambda Z: torch.addmm(constant, Z, linear).addmm_(Z.square(), quadratic)
 
-    def without_own(self, Z: Tensor, classes: Tensor, own: Tensor, pull: float = 0.0) -> tuple[Tensor, Tensor]:
+    def without_own(self, Z: Tensor, classes: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
         """Log-densities and squared distances of some classes, each row left out as far as it counts for them."""
         densities, distances = [], []
-        of_label, _ = self._left_out(Z, classes[:, 0], own[:, 0])
         for place in range(classes.shape[1]):
             mean, variance = self._left_out(Z, classes[:, place], own[:, place])
-            if pull and place:
-                mean += pull * (of_label - mean) * (classes[:, place] != classes[:, 0])[:, None]
             distance = ((Z - mean).square() / variance).sum(1)
             distances.append(distance)
             densities.append(-0.5 * (variance.log().sum(1) + distance))
         return torch.stack(densities, 1), torch.stack(distances, 1)
-
-    def pulled(self, Z: Tensor, classes: Tensor, weights: Tensor) -> tuple[float, float]:
-        """Sums that estimate λ: of (z − m_k)·(m_y − m_k) and of |m_y − m_k|², over samples of k with the label y."""
-        of_label, _ = self._left_out(Z, classes[:, 0], weights[:, 0])
-        along = square = 0.0
-        for place in range(1, classes.shape[1]):
-            mean, _ = self._left_out(Z, classes[:, place], weights[:, place])
-            way = of_label - mean
-            along += float(weights[:, place] @ ((Z - mean) * way).sum(1))
-            square += float(weights[:, place] @ way.square().sum(1))
-        return along, square
 
     def unnamed(self, Z: Tensor) -> tuple[Tensor, Tensor]:
         """Log-density and squared distance of a class that nobody has named."""

@@ -10,7 +10,7 @@ likeliest of the regression.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from robustdml.audit.class_model import ClassModel, Moments
 from robustdml.audit.features import block_of, blocks
-from robustdml.audit.scores import independent_share, no_class
+from robustdml.audit.tails import independent_share, no_class
 from robustdml_ops.ops import nearest
 
 FOLDS = 5
@@ -78,6 +78,11 @@ class Evidence:
     others: Tensor  # The density of all other classes together, by weight, (n, weights)
     others_logistic: Tensor  # Mean log-probability of them, (n,)
 
+    def rows(self, chosen: Tensor) -> "Evidence":
+        """Take some of the samples."""
+        tensors = {field.name: getattr(self, field.name)[chosen] for field in fields(self) if field.name != "weights"}
+        return replace(self, **tensors)
+
     def log_probabilities(self, weights: Weights, num_classes: int) -> Tensor:
         """Log-probabilities of the classes, of all others together, and of none, (n, K + 1)."""
         missing = self.density == -math.inf
@@ -92,9 +97,11 @@ class Evidence:
 class Experts:
     """The experts of some rows (N, F) with labels (N,)."""
 
-    def __init__(self, X: Tensor, labels: Tensor, num_classes: int, columns: Tensor | None = None) -> None:
+    def __init__(
+        self, X: Tensor, labels: Tensor, num_classes: int, columns: Tensor | None, neighbours: bool = True
+    ) -> None:
         self.X, self.labels, self.num_classes = X, labels, num_classes
-        self.votes = Votes.of(X, labels)
+        self.votes = Votes.of(X, labels) if neighbours else None
         self.fold = torch.randperm(len(X), generator=torch.Generator().manual_seed(0)) % FOLDS
         self.logits: Tensor | None = None
         self._columns = columns
@@ -116,25 +123,31 @@ class Experts:
                 self._columns, classes, weights, self.fold, self.num_classes, self._coefficients
             )
 
-    def evidence(self, rows: Tensor, used: Sequence[float]) -> Evidence:
-        """Ask about some rows (n,); `used` are the weights that densities of other classes are summed with."""
+    def evidence(self, rows: Tensor, used: Sequence[float], labels: Tensor | None = None) -> Evidence:
+        """Ask about some rows (n,); `used` are the weights that densities of other classes are summed with.
+
+        With labels (n,) these are judged in place of those given.
+        """
         used = tuple(dict.fromkeys(used))
+        labels = self.labels[rows] if labels is None else labels
         order = torch.argsort(self.fold[rows], stable=True)
         parts = []
         for number, model in enumerate(self.models):
-            inside = rows[order][self.fold[rows[order]] == number]
+            inside = order[self.fold[rows[order]] == number]
             sharpness = min(1.0, TAIL_SHARPNESS * independent_share(self.X, model, self.classes, self.weights))
             parts += [
-                self._ask(inside[block], model, sharpness, used)
+                self._ask(rows[inside[block]], labels[inside[block]], model, sharpness, used)
                 for block in blocks(len(inside), block_of(self.num_classes))
             ]
         back = torch.argsort(order)
         joined = [torch.cat(part)[back] for part in zip(*parts, strict=True)]
         return Evidence(used, *joined)
 
-    def _ask(self, rows: Tensor, model: ClassModel, sharpness: float, used: tuple[float, ...]) -> tuple[Tensor, ...]:
+    def _ask(
+        self, rows: Tensor, given: Tensor, model: ClassModel, sharpness: float, used: tuple[float, ...]
+    ) -> tuple[Tensor, ...]:
         share = torch.bincount(self.labels, minlength=self.num_classes) + 0.5
-        prior, given = (share / share.sum()).log(), self.labels[rows]
+        prior = (share / share.sum()).log()
         Z = model.coordinates(self.X[rows])
         all_densities = model.log_densities()(Z).add_(prior)
         chosen = [given[:, None], all_densities.topk(min(DENSEST, self.num_classes), 1).indices]

@@ -13,7 +13,6 @@ verdict holds only where they agree.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
 
@@ -32,6 +31,9 @@ LEAST = 0.4
 BESIDE = tuple(product((0.0, 0.2, 0.4, 1.0), (0.0, 0.6, 1.6), (0.6, 1.2)))
 # Factor of the log-probabilities by which a label is drawn among the likenesses of a sample.
 LIKENESS = 0.3
+# The same where overlap is supposed, and all factors of the weights that are used.
+HALF = 0.5
+FLATTER = (1.0, LIKENESS, HALF, HALF * LIKENESS)
 # With more, a sharp class and a label of its likeness say no more than a flat class.
 MOST_BY_LIKENESS = 0.5
 # Standard errors of the mean log-likelihood within which an explanation is kept, and what a kind with more freedom must
@@ -99,9 +101,9 @@ def explain(evidence: Evidence, num_classes: int, kind: str, grid: Sequence[Weig
     ]
 
 
-def flatter(weights: Weights) -> Weights:
-    """The weights of the likenesses that a wrong label is drawn from."""
-    return Weights(*(LIKENESS * weight for weight in weights))
+def flatter(weights: Weights, factor: float = LIKENESS) -> Weights:
+    """The weights of flatter probabilities, such as the likenesses that a wrong label is drawn from."""
+    return Weights(*(factor * weight for weight in weights))
 
 
 def _explain_by_pairs(evidence: Evidence, num_classes: int, weights: Weights) -> Explanation:
@@ -122,7 +124,7 @@ def _explain_by_pairs(evidence: Evidence, num_classes: int, weights: Weights) ->
         joint /= total
         before = torch.cat([joint[:, :-2], joint[:, -1:]], 1)
         rate = float(joint[:, 1:].sum() / max(len(labels), 1))
-        noise = replace(LabelNoise.count(labels, classes, before, num_classes, rate), concentration=2.0)
+        noise = LabelNoise.count(labels, classes, before, num_classes, rate)
     return Explanation(BY_PAIRS, weights, before, total[:, 0].log())
 
 
@@ -130,9 +132,7 @@ def explanations(experts: Experts) -> tuple[Evidence, list[Explanation], Tensor]
     """Find the explanations that chance does not exclude, the one to go on with first; and their weights, sum 1."""
     count, num_classes = len(experts.labels), experts.num_classes
     rows = torch.linspace(0, count - 1, min(count, CHOOSING_ROWS)).long()
-    evidence = some = experts.evidence(
-        rows, [factor * weight for weight in DENSITY_WEIGHTS for factor in (1, LIKENESS)]
-    )
+    evidence = some = experts.evidence(rows, [factor * weight for weight in DENSITY_WEIGHTS for factor in FLATTER])
     vote_weights = (0.0,) if experts.votes is None else VOTE_WEIGHTS
     grid = [Weights(a, b) for a, b in product(DENSITY_WEIGHTS, vote_weights) if a >= LEAST or b >= 1]
     if experts.logits is not None:
@@ -152,7 +152,7 @@ def explanations(experts: Experts) -> tuple[Evidence, list[Explanation], Tensor]
     chosen = [main, *(kept[place] for place in places)]
     weights = torch.tensor([math.exp(-0.5 * _behind(one, top) ** 2) + 1e-9 for one in chosen])
     if len(rows) < count:
-        used = [found.density for one in chosen for found in (one.weights, flatter(one.weights))]
+        used = [factor * one.weights.density for one in chosen for factor in FLATTER]
         evidence = experts.evidence(torch.arange(count), used)
         chosen = [_explain_again(evidence, num_classes, one) for one in chosen]
     return evidence, chosen, weights / weights.sum()

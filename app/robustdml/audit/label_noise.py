@@ -1,6 +1,5 @@
-"""Which labels each class gets: its wrong ones go to certain classes; and two classes may have swapped names."""
+"""Which labels each class gets: its wrong ones go to certain classes."""
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -8,9 +7,7 @@ from torch import Tensor
 
 # Samples that the mean over all classes counts for, in a class's share of wrong labels and in what it is taken for.
 PRIOR_RATE = 5.0
-PRIOR_PAIRS = 1.0
-# What the second may be where it is told by the counts.
-_CONCENTRATIONS = tuple(2.0**power for power in range(-1, 9))
+PRIOR_PAIRS = 2.0
 _TINY = 1e-12
 
 
@@ -24,7 +21,6 @@ class LabelNoise:
     pair_counts: Tensor  # Expected number of samples of each, (P,)
     wrong: Tensor  # Expected number of wrong labels and of samples of each class, (C + 1,)
     total: Tensor
-    concentration: float = PRIOR_PAIRS  # Samples that `popularity` counts for in what a class is taken for
 
     @classmethod
     def unknown(cls, num_classes: int, rate: float) -> "LabelNoise":
@@ -56,21 +52,6 @@ class LabelNoise:
         place = torch.searchsorted(self.pairs, keys).clamp(max=len(self.pairs) - 1)
         return self.pair_counts[place] * (self.pairs[place] == keys)
 
-    def likeliest_concentration(self) -> float:
-        """Concentration of a Dirichlet prior about `popularity` that fits the counts best (Minka, 2000)."""
-        num_classes = len(self.popularity)
-        named = self.pairs < num_classes * num_classes
-        counts = self.pair_counts[named].double()
-        share = self.popularity[self.pairs[named] % num_classes].double()
-        wrong = self.wrong[:num_classes].double()
-
-        def likelihood(concentration: float) -> float:
-            prior = concentration * share
-            pairs = (torch.lgamma(prior + counts) - torch.lgamma(prior)).sum()
-            return float(pairs + (math.lgamma(concentration) - torch.lgamma(concentration + wrong)).sum())
-
-        return max(_CONCENTRATIONS, key=likelihood)
-
     def right(self, classes: Tensor) -> Tensor:
         """Share of each class's samples with its own name."""
         rates = (self.wrong + PRIOR_RATE * self.rate) / (self.total + PRIOR_RATE)
@@ -81,23 +62,13 @@ class LabelNoise:
         popular = self.popularity[labels][:, None]
         wrong, total = (counts[classes] for counts in (self.wrong, self.total))
         seen = (self.seen(classes, labels[:, None]) - own).clamp(min=0)
-        taken_for = (seen + self.concentration * popular) / ((wrong - own).clamp(min=0) + self.concentration)
+        taken_for = (seen + PRIOR_PAIRS * popular) / ((wrong - own).clamp(min=0) + PRIOR_PAIRS)
         rates = ((wrong - own).clamp(min=0) + PRIOR_RATE * self.rate) / ((total - own).clamp(min=0) + PRIOR_RATE)
         log_probability = (rates * taken_for).clamp(min=_TINY).log()
         right = (wrong[:, 0] + PRIOR_RATE * self.rate) / (total[:, 0] + PRIOR_RATE)
         log_probability[:, 0] = (1 - right).clamp(min=_TINY).log()
         log_probability[:, -1] = popular[:, 0].log()
         return log_probability
-
-
-def fit_rate(own_class: Tensor, popular: Tensor) -> float:
-    """Share of wrong labels under which the given labels are the likeliest."""
-    rate = 0.3
-    for _ in range(30):
-        wrong = rate * (1 - own_class) * popular
-        right = (1 - rate) * own_class
-        rate = float((wrong / (right + wrong).clamp(min=_TINY)).double().mean())
-    return rate
 
 
 def anchored(labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: int) -> Tensor:
@@ -108,23 +79,4 @@ def anchored(labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: in
     for place in range(1, classes.shape[1] - 1):
         other = classes[:, place]
         out[:, place] *= (right[other] / seen.seen(other, labels).clamp(min=_TINY)).clamp(max=1)
-    return out
-
-
-def doubt_names(labels: Tensor, classes: Tensor, posterior: Tensor, by_features: Tensor, num_classes: int) -> Tensor:
-    """Doubt the name of each group: with the probability of chance the likeliest other label is its name."""
-    seen = LabelNoise.count(labels, classes, by_features, num_classes, 0.0)
-    group, name = seen.pairs // num_classes, seen.pairs % num_classes
-    rivals = (group < num_classes) & (seen.pair_counts > 1)
-    group, name, others = group[rivals], name[rivals], seen.pair_counts[rivals]
-    own = (seen.total - seen.wrong)[group]
-    # That so many of a group have the label of their own by chance, when `others` have another.
-    chance: Tensor = torch.special.ndtr(-(own - others) / (own + others).clamp(min=1e-6).sqrt())
-    chances = torch.zeros(num_classes + 1).scatter_reduce_(0, group, chance, "amax")
-    likeliest = chance == chances[group]
-    rival = torch.full((num_classes + 1,), -1).scatter_reduce_(0, group[likeliest], name[likeliest], "amax")
-    out = posterior * (1 - chances[classes])
-    for place in range(classes.shape[1]):
-        moved = posterior[:, place] * chances[classes[:, place]]
-        out += (classes == rival[classes[:, place], None]) * moved[:, None]
     return out
