@@ -141,6 +141,21 @@ def audit() -> str:
     return table(titles, rows)
 
 
+def audit_kinds() -> str:
+    """The auditor beside cleanlab's form chosen beforehand, by kind of data."""
+    rows = []
+    for kind, found in stored("audit-kinds")["results"].items():
+        figures = [f"{found['at or above']} of {found['cells']}", f"{found['ece at most 0.05']:.0%}"]
+        figures.append(f"{found['interval holds']:.0%}")
+        columns = ("f1", "cleanlab f1", "auc", "cleanlab auc", "ece")
+        rows.append(
+            [kind, *(score(found[column]) for column in columns), *figures, f"{found['called wrong, clean']:.1%}"]
+        )
+    titles = ["kind", "F1", "cleanlab, F1", "AUC", "cleanlab, AUC", "ECE, median", "F1 at or above cleanlab's"]
+    titles += ["ECE at most 0.05", "interval holds the share", "right labels called wrong, none wrong, worst set"]
+    return table(titles, rows)
+
+
 def audit_training() -> str:
     """Training after an audit."""
     return study("audit-training", "glyphs", "MAP@R")
@@ -234,6 +249,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "finetuned": finetuned,
     "negatives": lambda: "\n\n".join(study("negatives", data, "MAP@R") for data in stored("negatives")["results"]),
     "audit": audit,
+    "audit-kinds": audit_kinds,
     "audit-training": audit_training,
     "audit-classes": audit_classes,
     "procsim-gain": procsim_gain,

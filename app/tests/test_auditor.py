@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from sklearn.utils.estimator_checks import check_estimator
 
-from robustdml.audit import BatchAuditor, LabelAuditor, experts, explanations
+from robustdml.audit import BatchAuditor, LabelAuditor, experts, explanations, trials
 from robustdml.audit.auditor import NO_CLASS, NOT_SURE, wrong_share
 from robustdml.audit.class_model import ClassModel, Moments
-from robustdml.audit.features import duplicate_groups
+from robustdml.audit.features import duplicate_groups, principal_rows
 from robustdml.audit.label_noise import anchored
 
 
@@ -93,6 +93,47 @@ def test_right_labels_of_classes_that_overlap_are_not_called_wrong(spread):
     auditor = LabelAuditor().fit(X, truth)
     assert np.isin(auditor.verdicts_, ("wrong", NO_CLASS)).mean() <= 0.02
     assert auditor.wrong_share_[1] <= 0.02 * spread**2
+
+
+def test_small_classes_do_not_look_right_whatever_their_labels_are():
+    """With four samples a class in 100 dimensions the covariance fits any labels that it has seen."""
+    X, truth = made_up(60, 4, width=100)
+    labels, changed = corrupt(truth, 0.25)
+    auditor = LabelAuditor().fit(X, labels)
+    assert auditor.issues_[changed].mean() > 0.6 and auditor.issues_[~changed].mean() < 0.1
+    assert auditor.wrong_share_[1] <= changed.mean() <= auditor.wrong_share_[2]
+
+
+@pytest.mark.parametrize(("rate", "least", "most"), [(0.0, 0.0, 0.05), (0.2, 0.15, 0.35)])
+def test_trials_bound_the_rate_of_labels_that_are_wrong_evenly(rate, least, most):
+    """Classes look alike in pairs: overlap, where labels drawn at random look worse than those of the twin."""
+    X, truth = made_up(12, 60)
+    X[truth % 2 == 1] = X[truth % 2 == 0] + 0.2
+    labels, _ = corrupt(truth, rate)
+    given = torch.from_numpy(labels)
+    asked = experts.Experts(principal_rows(X), given, 12, None)
+    evidence, explained, _ = explanations.explanations(asked)
+    assert least <= trials.rate_bound(asked, evidence, explained[0]) <= most
+
+
+def test_a_rate_above_the_bound_is_brought_down_to_it():
+    right = torch.tensor([[0.9], [0.6], [0.2], [0.01]])
+    posterior = torch.cat([right, 1 - right], 1)
+    shifted = trials.capped(posterior, 0.25)
+    torch.testing.assert_close(shifted[:, 1].mean(), torch.tensor(0.25))
+    torch.testing.assert_close(shifted.sum(1), torch.ones(4))
+    assert (shifted[:, 0].diff() < 0).all()
+    assert trials.capped(posterior, 0.6) is posterior
+
+
+def test_a_regression_is_asked_about_other_folds():
+    """Labels drawn at random: a regression that has seen a row would know its label."""
+    random = torch.Generator().manual_seed(0)
+    labels = torch.randint(2, (60,), generator=random)
+    fold = torch.arange(60) % experts.FOLDS
+    X = 10 * torch.randn(60, 40, generator=random)
+    logits, _ = experts.regress(X, labels[:, None], torch.ones(60, 1), fold, 2, None)
+    assert 0.3 < (logits.argmax(1) == labels).float().mean() < 0.7
 
 
 def test_classes_of_several_clusters():

@@ -62,9 +62,8 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     duplicate_similarity : float
         Cosine from which on two samples are near duplicates, in (0, 1].
     features_learnt : bool
-        Whether the features were learnt from these labels, as the embeddings of a network trained on them. Such
-        features lie nearer to the class of their label, which is corrected for. Classes of other features may overlap:
-        what overlap explains as well as wrong labels do is called neither right nor wrong.
+        Whether the features were learnt from these labels, as the embeddings of a network trained on them. Near such
+        a sample of a wrong label lie others of that label, so that class densities judge alone.
 
     Attributes
     ----------
