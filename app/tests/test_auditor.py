@@ -111,7 +111,7 @@ def test_trials_bound_the_rate_of_labels_that_are_wrong_evenly(rate, least, most
     X[truth % 2 == 1] = X[truth % 2 == 0] + 0.2
     labels, _ = corrupt(truth, rate)
     given = torch.from_numpy(labels)
-    asked = experts.Experts(principal_rows(X), given, 12, None)
+    asked = experts.Experts(principal_rows(X), given, 12)
     evidence, explained, _ = explanations.explanations(asked)
     assert least <= trials.rate_bound(asked, evidence, explained[0]) <= most
 

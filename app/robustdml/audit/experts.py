@@ -98,7 +98,7 @@ class Experts:
     """The experts of some rows (N, F) with labels (N,)."""
 
     def __init__(
-        self, X: Tensor, labels: Tensor, num_classes: int, columns: Tensor | None, neighbours: bool = True
+        self, X: Tensor, labels: Tensor, num_classes: int, columns: Tensor | None = None, neighbours: bool = True
     ) -> None:
         self.X, self.labels, self.num_classes = X, labels, num_classes
         self.votes = Votes.of(X, labels) if neighbours else None

@@ -38,7 +38,7 @@ def judge(features: NDArray[np.generic], labels: Tensor, num_classes: int, learn
     """Judge every label by features (N, F)."""
     unit = principal_rows(features)
     if learnt:
-        tried = [Experts(unit, labels, num_classes, None, neighbours=False)]
+        tried = [Experts(unit, labels, num_classes, neighbours=False)]
     else:
         columns = principal_rows(features, scaled=True)
         tried = [Experts(X, labels, num_classes, columns) for X in (unit, columns)]
