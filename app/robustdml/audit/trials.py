@@ -24,6 +24,8 @@ CHANCE = 3.0
 DRAWS = 4
 # Weight of the milder probabilities: what the sharper ones call wrong they do not call right.
 MILDER = 0.3
+# Explanations of less weight have no say in verdicts and intervals.
+LEAST_WEIGHT = 0.05
 
 
 def believable(
@@ -41,6 +43,8 @@ def believable(
             milder = [other.posterior for other in flat]
         believed = (1 - MILDER) * one.posterior + MILDER * milder[0] if milder else one.posterior
         posterior += weight * believed
+        if one is not main and weight < LEAST_WEIGHT:
+            continue
         qualities += [one.posterior[:, 0], *(other[:, 0] for other in milder if one is main or one.kind == EVENLY)]
     return posterior, torch.stack([*qualities, posterior[:, 0]])
 
