@@ -24,7 +24,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data import Split, load_data
 
 COPIES, QUALITY = 200, 90
-FIRST_SEED = 10  # plantings of the seeds below served to choose the audit's thresholds
+FIRST_SEED = 20  # plantings of the seeds below served to choose the audit's thresholds, or were seen before
 
 
 def stored_again(image: np.ndarray) -> np.ndarray:

@@ -146,7 +146,7 @@ def even(classes: int, size: int) -> NDArray[np.int64]:
 OFFSET, TAIL, PAIRS, TEXTS, SIGNALS = "common offset", "long tail", "two samples a class", "texts", "signals"
 OVERLAP, FEW, MANY, DIGITS = "overlapping classes", "few classes", "many classes", "digits"
 
-CHOOSING, REPORT = "choosing", "report"
+CHOOSING, REPORT, GLYPHS = "choosing", "report", "glyphs"
 
 SETS = {
     "drawn-offset": AuditSet(OFFSET, CHOOSING, partial(drawn, 1, even(16, 40), 24, 0.7, offset=3)),
@@ -187,11 +187,13 @@ SETS = {
     "drawn-many-2": AuditSet(MANY, REPORT, partial(drawn, 10, even(80, 10), 64, 0.9, tails=6)),
     "penbased": AuditSet(DIGITS, CHOOSING, partial(table, "penbased")),
     "digits": AuditSet(DIGITS, REPORT, digits),
+    "glyphs": AuditSet(MANY, GLYPHS, partial(letters, "train", 10**6, 10**6)),
 }
 
 
 def load_set(name: str) -> Samples:
-    """Features and labels, numbers from 0 on, of at most `MOST_SAMPLES` samples."""
+    """Features and labels, numbers from 0 on, of at most `MOST_SAMPLES` samples, or of all of Glyphs."""
     features, labels = SETS[name].load()
-    chosen = np.sort(np.random.default_rng(0).permutation(len(labels))[:MOST_SAMPLES])
+    most = len(labels) if SETS[name].part == GLYPHS else MOST_SAMPLES
+    chosen = np.sort(np.random.default_rng(0).permutation(len(labels))[:most])
     return np.ascontiguousarray(features[chosen], dtype=np.float32), numbered(labels[chosen].tolist())
