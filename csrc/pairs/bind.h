@@ -32,6 +32,8 @@ void bind_pairs_of(py::module_& m, const std::string& suffix) {
     define_struct<cpu::Batch<T>>(m, "Batch_" + suffix);
     define(m, "pair_lse_symmetric_" + suffix, cpu::pair_lse_symmetric<T>, "whole", "problem", "batch");
     define(m, "pair_hinge_symmetric_" + suffix, cpu::pair_hinge_symmetric<T>, "whole", "problem", "batch");
+    define(m, "pair_contrast_symmetric_" + suffix, cpu::pair_contrast_symmetric<T>, "whole", "problem",
+           "batch");
     define_struct<cpu::ContrastSide<T>>(m, "ContrastSide_" + suffix);
     define_struct<cpu::ContrastTiles<T>>(m, "ContrastTiles_" + suffix);
     define(m, "pair_contrast_tiles_" + suffix, cpu::pair_contrast_tiles<T>, "rows", "columns", "tiles");

@@ -116,7 +116,18 @@ void pair_hinge_symmetric(const Pairs<T>& whole, const PairHingeProblem<T>& prob
               [&] { return Shares<T>{share(problem.positive_count), share(problem.negative_count)}; });
 }
 
+template <class T>
+void pair_contrast_symmetric(const Pairs<T>& whole, const PairContrastProblem<T>& problem,
+                             const Batch<T>& batch) {
+    const auto epilogue = [&](std::int64_t first, std::int64_t count) {
+        pair_contrast(part_of(whole, first, count, whole.S + first * whole.m), part_of(problem, first), 1);
+    };
+    symmetric(batch, epilogue, [] { return Shares<T>{1, 1}; });
+}
+
 #define ROBUSTDML_STAMP(T)                                                                           \
+    template void pair_contrast_symmetric<T>(const Pairs<T>&, const PairContrastProblem<T>&,         \
+                                             const Batch<T>&);                                       \
     template void pair_lse_symmetric<T>(const Pairs<T>&, const PairLSEProblem<T>&, const Batch<T>&); \
     template void pair_hinge_symmetric<T>(const Pairs<T>&, const PairHingeProblem<T>&, const Batch<T>&);
 ROBUSTDML_STAMP(float)

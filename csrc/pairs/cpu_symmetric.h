@@ -41,4 +41,8 @@ void pair_lse_symmetric(const Pairs<T>& whole, const PairLSEProblem<T>& problem,
 template <class T>
 void pair_hinge_symmetric(const Pairs<T>& whole, const PairHingeProblem<T>& problem, const Batch<T>& batch);
 
+template <class T>
+void pair_contrast_symmetric(const Pairs<T>& whole, const PairContrastProblem<T>& problem,
+                             const Batch<T>& batch);
+
 }  // namespace robustdml::cpu

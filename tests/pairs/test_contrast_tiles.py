@@ -5,6 +5,7 @@ import torch
 
 from robustdml_ops.losses import InfoNCELoss, SupConLoss
 from robustdml_ops.ops.pairs import native
+from robustdml_ops.ops.pairs import sweep as sweeps
 from robustdml_ops.ops.pairs.sweep import BACKENDS
 from tests.pairs.cases import FIELDS, assert_same_as_eager, sweep
 
@@ -12,8 +13,17 @@ CASES = ("outside", "inside", "each", "steep")
 
 
 @pytest.fixture(autouse=True)
-def two_threads(threads):
+def two_threads_and_tiles_for_every_form(threads, monkeypatch):
     threads(2)
+    monkeypatch.setattr(sweeps, "_EACH_PAYS", 0)
+
+
+def test_short_rows_of_each_pair_take_no_tiles(monkeypatch):
+    """Tiles of NT-Xent win from some 2,048 rows of 512 columns on, and save memory from 8,192 rows on."""
+    monkeypatch.undo()
+    sizes = ((1024, 512), (2048, 512), (8192, 4))
+    assert [sweeps.tiles_pay("each", torch.empty(size, device="meta")) for size in sizes] == [False, True, True]
+    assert sweeps.tiles_pay("outside", torch.empty(8, 4, device="meta"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -41,6 +41,9 @@ BACKENDS: dict[str, PairBackend] = {"native": NativePairs(), "triton": TritonPai
 # Rows of dS + dSᵀ at a time, so that nothing more of size n×n is beside S; elsewhere than on the CPU so many elements.
 _ROWS, _ELEMENTS = 256, 1 << 24
 
+# Elements of the batch from which on tiles are faster with "each", and samples whose S is too large to be made whole.
+_EACH_PAYS, _EACH_FITS = 1 << 20, 8192
+
 
 @dataclass
 class PairResult:
@@ -84,7 +87,8 @@ def pair_sweep(
     n, D = anchors.shape
     symmetric = candidates is None and n <= chunk_rows(n, n + 2 * D, anchors.device, n * backend.temporaries)
     symmetric_lanes = symmetric and native and whole_matrices_serve(anchors, dtype, operand)
-    symmetric_lanes = symmetric_lanes and not isinstance(problem, PairContrastProblem)
+    tiles = candidates is None and isinstance(problem, PairContrastProblem) and tiles_pay(problem.form, anchors)
+    symmetric_lanes = symmetric_lanes and not tiles
     if problem.average and not symmetric_lanes:
         assert isinstance(problem, PairHingeProblem)
         plain = replace(problem, average=False)
@@ -113,7 +117,7 @@ def pair_sweep(
         anchors, others = rows
     with without_autocast(anchors.device):
         buffers = PairBuffers(factors, result.positive, result.negative, result.counts, rows, result.moments)
-        if candidates is None and isinstance(problem, PairContrastProblem) and problem.form != "sigmoid":
+        if tiles and isinstance(problem, PairContrastProblem):
             sides = contrast_sides((anchors,), problem, (buffers,), backend, operand, (want_anchors,))
             if sides:
                 contrast_by_tiles(problem, sides)
@@ -153,6 +157,12 @@ def pair_sweep(
         both = result.dcandidates if result.danchors is None else result.danchors.add_(result.dcandidates)
         result.danchors, result.dcandidates = both, None
     return result
+
+
+def tiles_pay(form: str, anchors: Tensor) -> bool:
+    """Whether a batch goes over half of S by tiles: "each" looks at tiles once more, which short rows do not pay."""
+    n, D = anchors.shape
+    return form != "sigmoid" and (form != "each" or n * D >= _EACH_PAYS or n >= _EACH_FITS)
 
 
 def contrast_sides(
