@@ -13,17 +13,19 @@ CASES = ("outside", "inside", "each", "steep")
 
 
 @pytest.fixture(autouse=True)
-def two_threads_and_tiles_for_every_form(threads, monkeypatch):
+def two_threads_and_tiles_for_every_size(threads, monkeypatch):
     threads(2)
-    monkeypatch.setattr(sweeps, "_EACH_PAYS", 0)
+    for least in ("_WHOLE", "_EACH_PAYS"):
+        monkeypatch.setattr(sweeps, least, 0)
 
 
-def test_short_rows_of_each_pair_take_no_tiles(monkeypatch):
-    """Tiles of NT-Xent win from some 2,048 rows of 512 columns on, and save memory from 8,192 rows on."""
+def test_small_batches_take_no_tiles(monkeypatch):
+    """Tiles win beyond 1,024 rows, those of NT-Xent from some 2,048 rows of 512 columns on."""
     monkeypatch.undo()
-    sizes = ((1024, 512), (2048, 512), (8192, 4))
-    assert [sweeps.tiles_pay("each", torch.empty(size, device="meta")) for size in sizes] == [False, True, True]
-    assert sweeps.tiles_pay("outside", torch.empty(8, 4, device="meta"))
+    sizes = ((1024, 512), (2048, 128), (2048, 512), (8192, 4))
+    pay = {form: [sweeps.tiles_pay(form, torch.empty(size, device="meta")) for size in sizes] for form in CASES[:3]}
+    assert pay["each"] == [False, False, True, True]
+    assert pay["outside"] == pay["inside"] == [False, True, True, True]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -41,8 +41,9 @@ BACKENDS: dict[str, PairBackend] = {"native": NativePairs(), "triton": TritonPai
 # Rows of dS + dSᵀ at a time, so that nothing more of size n×n is beside S; elsewhere than on the CPU so many elements.
 _ROWS, _ELEMENTS = 256, 1 << 24
 
-# Elements of the batch from which on tiles are faster with "each", and samples whose S is too large to be made whole.
-_EACH_PAYS, _EACH_FITS = 1 << 20, 8192
+# Samples up to which the whole of S is faster than tiles of it; with "each" also below so many elements of the batch,
+# unless S is too large to be made whole.
+_WHOLE, _EACH_PAYS, _EACH_FITS = 1024, 1 << 20, 8192
 
 
 @dataclass
@@ -162,7 +163,7 @@ def pair_sweep(
 def tiles_pay(form: str, anchors: Tensor) -> bool:
     """Whether a batch goes over half of S by tiles: "each" looks at tiles once more, which short rows do not pay."""
     n, D = anchors.shape
-    return form != "sigmoid" and (form != "each" or n * D >= _EACH_PAYS or n >= _EACH_FITS)
+    return form != "sigmoid" and n > _WHOLE and (form != "each" or n * D >= _EACH_PAYS or n >= _EACH_FITS)
 
 
 def contrast_sides(
