@@ -71,6 +71,25 @@ def test_negatives_nearer_than_the_own_class(several, backend):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("place", ["embeddings", "proxies"])
+def test_nan_is_named_where_it_is(place):
+    loss_function, X = loss_of("own", None), torch.randn(B, D, dtype=torch.float64)
+    (X if place == "embeddings" else loss_function.proxies.data)[2, 1] = torch.nan
+    with pytest.raises(ValueError, match=rf"{place}\[2\] has NaN"):
+        loss_function(X, LABELS)
+
+
+def test_limits_under_autocast_are_float32():
+    """In bfloat16 the own cosine of 0.401 would be 0.4004, and the other class, at 0.4008, would go."""
+    loss_function = ProxyAnchorLoss(2, 2, drop_similar_negatives="own")
+    angles = torch.tensor([0.401, 0.4008]).acos()
+    loss_function.proxies.data = torch.stack([angles.cos(), angles.sin()], 1)
+    X, labels = torch.tensor([[1.0, 0.0]]), torch.tensor([0])
+    with torch.autocast("cpu", torch.bfloat16):
+        found = loss_function(X, labels)
+    torch.testing.assert_close(found, loss_function(X, labels))
+
+
 def test_a_label_out_of_range_is_named_before_its_row_is_read():
     with pytest.raises(IndexError, match=r"= 9 is outside 0 … 8"):
         loss_of("own", None)(torch.randn(B, D).double(), torch.full((B,), C))
