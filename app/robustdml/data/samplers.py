@@ -23,14 +23,13 @@ class RandomSampler:
     num_samples: int
     batch_size: int
     seed: int
-    steps: int | None = None  # Of an epoch, where that does not follow from the samples
 
     def __post_init__(self) -> None:
         if self.num_samples < 1 or self.batch_size < 1:
             raise UsageError(f"num_samples={self.num_samples}, batch_size={self.batch_size}: expected at least 1")
 
     def __len__(self) -> int:
-        return self.steps or max(self.num_samples // self.batch_size, LEAST_STEPS)
+        return max(self.num_samples // self.batch_size, LEAST_STEPS)
 
     def batches(self, epoch: int) -> Iterator[Rows]:
         """Batches of one epoch."""
@@ -54,7 +53,6 @@ class ClassBalancedSampler:
         batch_size: int,
         samples_per_class: int,
         seed: int,
-        steps: int | None = None,  # Of an epoch, where that does not follow from the samples
     ) -> None:
         if samples_per_class < 1 or batch_size < 1 or batch_size % samples_per_class:
             raise UsageError(
@@ -65,7 +63,7 @@ class ClassBalancedSampler:
         self._members = [member for member in members if len(member)]
         self._classes_per_batch = batch_size // samples_per_class
         self._samples_per_class = samples_per_class
-        self._num_batches = steps or max(len(labels) // batch_size, LEAST_STEPS)
+        self._num_batches = max(len(labels) // batch_size, LEAST_STEPS)
         self._seed = seed
         if len(self._members) < self._classes_per_batch:
             raise UsageError(

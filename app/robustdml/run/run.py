@@ -179,7 +179,7 @@ class Run:
     def _draw_from_kept(self) -> None:
         if isinstance(self.filter, AuditFilter):
             self.drawn = np.flatnonzero(self.filter.verdict[KEPT].cpu().numpy())
-            self.sampler = make_sampler(self.config, self.labels[self.drawn], len(self.sampler))
+            self.sampler = make_sampler(self.config, self.labels[self.drawn])
 
     def judge_labels(self) -> Tensor:
         """Probability that each label is right, by the features before training, (N,); computed once."""
