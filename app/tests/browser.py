@@ -11,8 +11,20 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import pytest
+
 DRIVER = shutil.which("chromedriver")
+needs_browser = pytest.mark.skipif(DRIVER is None, reason="no Chromium with its driver is installed: .ci/run has both")
 KEYS = {"space": " ", "enter": "\ue007", "escape": "\ue00c", "shift": "\ue008"}
+
+
+_CUT = """
+const scrolls = one => one && (/auto|scroll/.test(getComputedStyle(one).overflowX) || scrolls(one.parentElement));
+return [...document.querySelectorAll("body *")].filter(one => {
+  const right = Math.max(one.getBoundingClientRect().right, ...[...one.getClientRects()].map(box => box.right));
+  return right > innerWidth + 1 && !scrolls(one);
+}).map(one => one.outerHTML.slice(0, 99));
+"""
 
 
 class Browser:
@@ -55,6 +67,10 @@ class Browser:
             actions += [{"type": "keyDown", "value": one} for one in held]
             actions += [{"type": "keyUp", "value": one} for one in reversed(held)]
         self.call("/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
+
+    def cut(self):
+        """Texts and pictures that reach beyond the window, and lie in nothing that scrolls."""
+        return self.run(_CUT)
 
     def screenshot(self, path):
         Path(path).write_bytes(base64.b64decode(self.call("/screenshot", method="GET")))

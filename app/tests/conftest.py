@@ -8,6 +8,7 @@ import torch
 from hypothesis import settings
 from PIL import Image
 
+from app.tests.browser import browser
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
@@ -37,6 +38,15 @@ def pytest_collection_modifyitems(items):
         method = getattr(item, "callspec", None) and item.callspec.params.get("method")
         if method in METHODS and method not in _ALWAYS and item.originalname in _OF_EVERY_METHOD:
             item.add_marker(pytest.mark.nightly)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say what tests took the time of, also where they ran in other processes."""
+    reports = (one for found in terminalreporter.stats.values() for one in found)
+    for report in reports:
+        for name, value in getattr(report, "user_properties", ()):
+            if name == "took" and report.when == "call":
+                terminalreporter.write_line(value)
 
 
 _OF_EVERY_METHOD = (
@@ -137,6 +147,16 @@ def save_photos(root, classes, images, size, spread=12):
     return root
 
 
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("browser")
+    with browser(folder) as one:
+        one.folder = folder
+        yield one
+
+
+# A name in which no line can end.
+LONG = "ant of pneumonoultramicroscopicsilicovolcanoconiosis"
 SIZE = 24
 PHOTOS = {"classes": 6, "images": 8, "size": (30, 40)}
 

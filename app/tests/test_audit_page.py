@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.tests.browser import DRIVER, browser, soon
+from app.tests.browser import needs_browser, soon
+from app.tests.conftest import LONG
 from robustdml.cli import main
 from robustdml.commands import audit
 
-pytestmark = pytest.mark.skipif(DRIVER is None, reason="no Chromium with its driver is installed: .ci/run has both")
-NAMES = ("ant", "golden_retriever", "cat", "a rather long name of which nobody knows why it was chosen")
+pytestmark = needs_browser
+NAMES = (LONG, "golden_retriever", "cat", "a rather long name of which nobody knows why it was chosen")
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +38,6 @@ def audited(tmp_path_factory):
         patch.setattr(audit, "_features", features)
         assert main(["audit", str(folder / "data"), "--out", str(folder / "out"), "--image-size", "20"]) == 0
     return folder
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("browser")
-    with browser(folder) as one:
-        one.folder = folder
-        yield one
 
 
 @pytest.fixture
@@ -145,7 +138,7 @@ def test_decisions_from_page_to_folder(page, audited, tmp_path, capsys):
 def test_fits_the_window(page, audited, width):
     page.open(audited / "out" / "audit.html", width)
     page.press("j", "j", "j", "j")
-    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert page.cut() == []
     # The bar is in front of what lies under it, and the current suspect begins below it.
     front = page.run(
         "scrollBy(0, 150); const bar = document.getElementById('bar').getBoundingClientRect(), out = [];"

@@ -47,7 +47,9 @@ def test_features_are_searched_without_pictures(trained, clusters, tmp_path, cap
     command = ["search", str(trained[0] / "features"), data, "--in", data, "-k", "500", "--out", str(tmp_path / "out")]
     assert main([*command, "--device", "cpu"]) == 0
     listed = json.loads((tmp_path / "out" / "search.json").read_text())
-    assert len(listed) == 123 and all(len(one["found"]) == 123 for one in listed)
+    assert len(listed) == 123 and all(len(one["found"]) == 122 for one in listed)
+    # Among themselves no sample finds itself.
+    assert all(one["query"] not in [hit["sample"] for hit in one["found"]] for one in listed)
     assert listed[7]["class"] == str(clusters.test.labels[7])
     assert "<img" not in (tmp_path / "out" / "search.html").read_text()
 

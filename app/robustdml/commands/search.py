@@ -46,7 +46,11 @@ def run(arguments: argparse.Namespace) -> int:
             gallery = embed_source(embedder, arguments.gallery, arguments, report)
         report("searching", 0, 0)
         rows, others = (torch.from_numpy(one.embeddings).to(embedder.device) for one in (queries, gallery))
-        similar = nearest(rows, others, min(arguments.k, len(others)))
+        among_themselves = gallery is queries
+        if among_themselves and len(others) < 2:
+            raise UsageError(f"{gallery.name}: one sample, searched in itself, finds nothing; give another gallery")
+        most = len(others) - among_themselves
+        similar = nearest(rows, others, min(arguments.k, most), exclude_self=among_themselves)
         places, names = similar.indices.tolist(), gallery.names
         found = [
             [
@@ -67,13 +71,18 @@ def run(arguments: argparse.Namespace) -> int:
                 (
                     picture_of(gallery.samples, gallery.rows[place]),
                     hit["sample"],
-                    " ".join(filter(None, [f"{hit['similarity']:.3f}", hit["class"]])),
+                    _said(f"{hit['similarity']:.3f}", hit["class"]),
                 )
                 for place, hit in zip(places[number], found[number], strict=True)
             ]
-            shown.append([(picture_of(queries.samples, queries.rows[number]), name, "searched"), *hits])
-        below = f"The {similar.indices.shape[1]} most similar of {len(others):,}, by the cosine. All are in {FOUND}."
-        write_text(out / PAGE, render_found(gallery.name, below, shown))
+            searched = _said("searched", queries.class_of(number))
+            shown.append([(picture_of(queries.samples, queries.rows[number]), name, searched), *hits])
+        below = f"The {similar.indices.shape[1]} most similar of {most:,}, by the cosine. All are in {FOUND}."
+        write_text(out / PAGE, render_found(f"Found in {gallery.name}", below, shown))
     say_left_out("search", list(dict.fromkeys([*queries.left_out, *gallery.left_out])))
     print(f"{out / PAGE}: {len(listed):,} queries in {len(others):,} samples")
     return 0
+
+
+def _said(first: str, name: str | None) -> str:
+    return first if name is None else f"{first} {name}"

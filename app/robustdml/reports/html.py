@@ -30,6 +30,11 @@ def figure(source: str, alternative: str, caption: str) -> str:
     return f"<figure>{shown}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
+def searched(figures: Sequence[str]) -> str:
+    """Lay out a query, which is the first, and what it found."""
+    return f'<div class="searched">{figures[0]}<div class="found">{"".join(figures[1:])}</div></div>'
+
+
 def picture(pixels: NDArray[np.generic]) -> str:
     """Turn an image, uint8 (channels, S, S), into a ``data:`` address."""
     file = io.BytesIO()

@@ -12,7 +12,7 @@ from robustdml.evaluation import JUDGED, untouched_title
 from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
 from robustdml.methods.confident import ProcSimOptions
-from robustdml.reports.html import figure, page, picture, table
+from robustdml.reports.html import figure, page, picture, searched, table
 from robustdml.reports.left_out import left_out_line
 from robustdml.reports.run_plots import History, curves, kappa_boxes, score_histogram
 from robustdml.retrieval import METRICS
@@ -122,7 +122,7 @@ def _retrieved(result: TrainingResult, data: RetrievalData | None) -> list[str]:
     rows = []
     for query, *found in result.retrieved.tolist():
         right = ["searched", *("right" if test.labels[row] == test.labels[query] else "wrong" for row in found)]
-        rows.append(_pictures(test, [query, *found], right))
+        rows.append(searched(_pictures(test, [query, *found], right)))
     return ["<h2>Examples</h2><p>Test samples, each with the most similar others.</p>", *rows]
 
 
@@ -132,13 +132,13 @@ def _doubtful(result: TrainingResult, data: RetrievalData | None) -> list[str]:
     if data is None or not data.train.is_images or score is None or len(score) != len(data.train):
         return []
     rows = [row for row in np.argsort(score)[:MOST_DOUBTED].tolist() if not np.isnan(score[row])]
-    return ["<h2>The most doubtful labels</h2>", _pictures(data.train, rows, [f"{score[row]:.3g}" for row in rows])]
+    shown = "".join(_pictures(data.train, rows, [f"{score[row]:.3g}" for row in rows]))
+    return [f'<h2>The most doubtful labels</h2><div class="found">{shown}</div>']
 
 
-def _pictures(split: Split, rows: list[int], said: list[str]) -> str:
+def _pictures(split: Split, rows: list[int], said: list[str]) -> list[str]:
     shown = ((split.class_names[split.labels[row]], picture(split.inputs[row])) for row in rows)
-    figures = [figure(source, name, f"{text}: {name}") for (name, source), text in zip(shown, said, strict=True)]
-    return f'<div class="found">{"".join(figures)}</div>'
+    return [figure(source, name, f"{text}: {name}") for (name, source), text in zip(shown, said, strict=True)]
 
 
 def _data_line(result: TrainingResult) -> str:
