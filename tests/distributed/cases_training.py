@@ -20,11 +20,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from robustdml_ops.distributed import shard_classes
 from robustdml_ops.losses import (
     ContrastiveLoss,
+    InfoNCELoss,
     LanguageGuidanceLoss,
     MemoryContrastiveLoss,
     MultiSimilarityLoss,
     NormalizedSoftmaxLoss,
     ProxyAnchorLoss,
+    SigmoidLoss,
     SoftTripleLoss,
     SuperContrastiveLoss,
 )
@@ -219,6 +221,20 @@ def bytes_of_a_step(place):
                 loss(X, torch.arange(B)).backward()
             gathered = header + B * D * item + B * 8
             assert sent.bytes == {"gather": gathered, "reduce": reduced + W * B * D * item}
+
+
+@case(2, 3)
+def bytes_of_two_towers(place):
+    """Rows of both towers, their gradients, the loss and the gradients of temperature and bias; no labels."""
+    B, W, item = 6, place.size, 8
+    for loss in (InfoNCELoss(), InfoNCELoss(symmetric=False), InfoNCELoss(q=0.5), SigmoidLoss()):
+        loss = shard_classes(loss.double(), place.mesh)
+        towers = torch.randn(2, B, D, dtype=torch.float64, requires_grad=True)
+        with Sent() as sent:
+            loss(*towers).backward()
+        assert sent.bytes == {
+            "gather": 2 * 48 + 2 * B * D * item, "reduce": item + 2 * item + 2 * W * B * D * item
+        }  # fmt: skip
 
 
 @case(2)
