@@ -9,7 +9,7 @@ from .reduction import mean_over_samples
 
 
 def log_sum_exp(exponents: Tensor, members: Tensor) -> Tensor:
-    """Log Σ over the members of each row, (B,); −inf for a row without.
+    """Log Σ over the members of each row, (B,); −inf, with gradient 0, for a row without.
 
     Parameters
     ----------
@@ -25,7 +25,8 @@ def log_sum_exp(exponents: Tensor, members: Tensor) -> Tensor:
     >>> log_sum_exp(torch.zeros(1, 3), torch.tensor([[True, True, False]]))
     tensor([0.6931])
     """
-    return exponents.masked_fill(~members, -torch.inf).logsumexp(1)
+    some = members.any(1)
+    return exponents.masked_fill(~members & some[:, None], -torch.inf).logsumexp(1).masked_fill(~some, -torch.inf)
 
 
 def supcon_losses(Z: Tensor, positive: Tensor, negative: Tensor, form: str = "outside") -> Tensor:
@@ -53,11 +54,9 @@ def supcon_losses(Z: Tensor, positive: Tensor, negative: Tensor, form: str = "ou
     >>> supcon_losses(torch.zeros(1, 2), positive, ~positive)
     tensor([0.6931])
     """
-    some = positive.any(1)
-    Z, positive = Z[some], positive[some]
-    lse, number = log_sum_exp(Z, positive | negative[some]), positive.sum(1).to(Z.dtype)
+    number = positive.sum(1).clamp(min=1).to(Z.dtype)
     target = (Z * positive).sum(1) / number if form == "outside" else log_sum_exp(Z, positive) - number.log()
-    return Z.new_zeros(len(some)).index_put((some.nonzero()[:, 0],), lse - target)
+    return (log_sum_exp(Z, positive | negative) - target).masked_fill(~positive.any(1), 0)
 
 
 def nt_xent_losses(Z: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
@@ -84,10 +83,8 @@ def nt_xent_losses(Z: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
     >>> nt_xent_losses(torch.zeros(1, 2), positive, ~positive)
     tensor([[0.6931, 0.0000]])
     """
-    some = negative.any(1)
-    differences = Z[some] - log_sum_exp(Z[some], negative[some])[:, None]
-    terms = torch.where(positive[some], -torch.nn.functional.logsigmoid(differences), 0)
-    return torch.zeros_like(Z).index_put((some.nonzero()[:, 0],), terms)
+    differences = Z - log_sum_exp(Z, negative)[:, None]
+    return torch.where(positive, -torch.nn.functional.logsigmoid(differences), 0)
 
 
 def rince_losses(Z: Tensor, positive: Tensor, negative: Tensor, q: float, lam: float) -> Tensor:
@@ -115,10 +112,9 @@ def rince_losses(Z: Tensor, positive: Tensor, negative: Tensor, q: float, lam: f
     >>> rince_losses(torch.zeros(1, 2), positive, ~positive, 1.0, 1.0)
     tensor([1.])
     """
-    some = positive.any(1)
-    total = (Z.exp() * (positive | negative)).sum(1)[some]
-    of_positive = ((q * Z).exp() * positive).sum(1)[some]
-    return Z.new_zeros(len(Z)).index_put((some.nonzero()[:, 0],), ((lam * total) ** q - of_positive) / q)
+    none = ~positive.any(1)
+    total = (Z.exp() * (positive | negative)).sum(1).masked_fill(none, 1)
+    return (((lam * total) ** q - ((q * Z).exp() * positive).sum(1)) / q).masked_fill(none, 0)
 
 
 def supcon_loss(
@@ -132,6 +128,8 @@ def supcon_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """SupCon: :func:`supcon_losses` of cosines over the temperature, averaged over those above 0.
+
+    A batch without a negative pair has loss 0, as in pytorch-metric-learning.
 
     Parameters
     ----------
@@ -158,7 +156,7 @@ def supcon_loss(
     tensor(0.6931)
     """
     S, positive, negative = _pairs(embeddings, labels, vectors, vector_labels, sample_weights)
-    losses = supcon_losses(S / temperature, positive, negative, form)
+    losses = supcon_losses(S / temperature, positive, negative, form) * negative.any()
     weighted = losses if sample_weights is None else losses * sample_weights
     return weighted if reduction == "none" else weighted.sum() / max(1, int((losses > 0).sum()))
 
@@ -232,17 +230,17 @@ def info_nce_loss(
     >>> info_nce_loss(torch.eye(2), torch.eye(2), torch.tensor(0.0))
     tensor(0.3133)
     """
-    B, weights = len(a), torch.ones(len(a), dtype=a.dtype) if sample_weights is None else sample_weights
-    present, total = weights > 0, 0.0
-    for of_a, rows, others in ((True, a, b), *([(False, b, a)] if symmetric else [])):
-        candidates = torch.cat([others, negatives]) if of_a and negatives is not None else others
+    weights = torch.ones(len(a), dtype=a.dtype) if sample_weights is None else sample_weights
+    own = without_absent(torch.arange(len(a)), weights)
+
+    def mean_of(rows: Tensor, candidates: Tensor) -> Tensor:
         Z = logit_scale.exp() * cosine_similarity(rows, candidates)
-        there = torch.cat([present, present.new_ones(len(candidates) - B)])
-        positive = torch.eye(B, len(candidates), dtype=torch.bool) & present[:, None]
-        negative = ~torch.eye(B, len(candidates), dtype=torch.bool) & present[:, None] & there
-        each = supcon_losses(Z, positive, negative) if q is None else rince_losses(Z, positive, negative, q, lam)
-        total = total + mean_over_samples(each, weights)
-    return total / (2 if symmetric else 1)
+        sets = pair_sets(own, torch.cat([own, own.new_full((len(candidates) - len(own),), -1)]))
+        each = supcon_losses(Z, *sets) if q is None else rince_losses(Z, *sets, q, lam)
+        return mean_over_samples(each, weights)
+
+    there = mean_of(a, b if negatives is None else torch.cat([b, negatives]))
+    return (there + mean_of(b, a)) / 2 if symmetric else there
 
 
 def sigmoid_loss(

@@ -154,8 +154,7 @@ def reduced_hinges(reducers: list[Any], hinge: PairHinge, inputs: PairInputs, la
     sides = ((hinge.positive, hinge.positive_count, pairs[0]), (hinge.negative, hinge.negative_count, pairs[1]))
     sub_losses: SubLosses = {}
     for name, reducer, (sums, above, number) in zip(("pos_loss", "neg_loss"), reducers, sides, strict=True):
-        weighted = sums if inputs.weights is None else inputs.weights * sums
-        loss = _reduced(reducer, weighted, above, number, labels)
+        loss = _reduced(reducer, inputs.weighted(sums), above, number, labels)
         sub_losses[name] = {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
     return sub_losses
 

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from robustdml_ops.engine.validation import check_matrix, check_number, check_positive, check_same_device
 from robustdml_ops.losses.families.two_towers import TwoTowerLoss
-from robustdml_ops.ops.pairs.both_ways import contrast_both_ways, places
-from robustdml_ops.ops.pairs.contrast import pair_contrast, pair_contrast_sum
+from robustdml_ops.ops.pairs.both_ways import contrast_both_ways
+from robustdml_ops.ops.pairs.contrast import pair_contrast, pair_contrast_sum, tower_pairs
 
 
 class InfoNCELoss(TwoTowerLoss):
@@ -90,8 +90,7 @@ class InfoNCELoss(TwoTowerLoss):
     def _of_rows(self, rows: Tensor, candidates: Tensor, scale: Tensor, coefficients: Tensor) -> Tensor:
         """Σ_i scale_i ℓ_i of the rows of this process."""
         own = self.shards.place()
-        labels, of_candidates = places(scale, len(candidates))
-        pairs = (rows[own], labels[own].clone(), candidates, of_candidates)
+        pairs = tower_pairs(rows, candidates, scale, own)
         settings: dict[str, Any] = {"coefficients": coefficients, "form": "outside", "backend": self.backend}
         if self.q is None:
             return pair_contrast_sum(*pairs, scale[own], **settings).total

@@ -13,7 +13,7 @@ from robustdml_ops.engine.validation import check_finite_numbers, check_positive
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import SignedCosines, listed_lse, lse_of
-from robustdml_ops.losses.peer.package import SubLosses, named
+from robustdml_ops.losses.peer.package import named
 from robustdml_ops.ops import PairLSE, pair_lse, pair_lse_sum, similarity
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 
@@ -85,14 +85,6 @@ class MultiSimilarityLoss(PairFamilyLoss):
         scales = (inputs.scale(self.alpha), inputs.scale(self.beta))
         settings = self._settings(candidate_weights=candidate_weights, anchors_first=inputs.anchors_first)
         return self.shards.total(pair_lse_sum(*inputs.pairs, *scales, **settings, backend=self.backend))
-
-    def _sub_losses(self, inputs: LossInputs) -> SubLosses:
-        checked = self._checked(inputs)
-        losses = self._losses(checked)
-        if checked.weights is not None:
-            losses = losses * checked.weights
-        places = torch.arange(len(losses), device=losses.device)
-        return {"loss": {"losses": losses, "indices": places, "reduction_type": "element"}}
 
     def _losses(self, inputs: PairInputs, candidate_weights: Tensor | None = None) -> Tensor:
         """ℓ (B,)."""

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from robustdml_ops.engine.validation import check_finite_numbers
 from robustdml_ops.losses.families.two_towers import TwoTowerLoss
-from robustdml_ops.ops.pairs.both_ways import places
-from robustdml_ops.ops.pairs.contrast import pair_contrast_sum
+from robustdml_ops.ops.pairs.contrast import pair_contrast_sum, tower_pairs
 
 
 class SigmoidLoss(TwoTowerLoss):
@@ -46,8 +45,7 @@ class SigmoidLoss(TwoTowerLoss):
         self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None
     ) -> Tensor:
         scale, own = self._scale(embeddings, others, sample_weights), self.shards.place()
-        labels, of_others = places(scale, len(others))
-        pairs = (embeddings[own], labels[own].clone(), others, of_others)
+        pairs = tower_pairs(embeddings, others, scale, own)
         coefficients = self._coefficients(embeddings, others, self.shards.rows(self.logit_bias))
         settings: dict[str, Any] = {"coefficients": coefficients, "form": "sigmoid", "backend": self.backend}
         return self.shards.total(pair_contrast_sum(*pairs, scale[own], **settings).total)

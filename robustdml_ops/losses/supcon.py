@@ -1,6 +1,5 @@
 """SupCon, Khosla et al. 2020."""
 
-import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
@@ -9,7 +8,7 @@ from robustdml_ops.losses.families.contrast import ContrastFamilyLoss
 from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_contrast import listed_supcon
-from robustdml_ops.losses.peer.package import SubLosses
+from robustdml_ops.losses.peer.package import SubLosses, of_samples
 
 
 class SupConLoss(ContrastFamilyLoss):
@@ -19,14 +18,15 @@ class SupConLoss(ContrastFamilyLoss):
         inside:  ℓ_i = log Σ_{j∈P_i∪N_i} e^{s_ij/τ} − log(1/|P_i| Σ_{p∈P_i} e^{s_ip/τ})
 
     The candidates j are the other samples of the batch or, where they are given, the rows of ``ref_emb`` instead. The
-    mean is over the samples whose loss is above 0; a sample without positives has 0.
+    mean is over the samples whose loss is above 0; a sample without positives has 0, and so have all samples of a batch
+    without a negative pair.
 
     Value and gradient take 6·B·m·D flops, and ``"none"`` a sweep more; of the batch with itself on the CPU 3 to 4·B²·D.
     What is of size B×m exists a chunk of samples, or a tile, at a time. Similarities and sums are in float32 at least;
     so is the result.
 
-    The numbers of pytorch-metric-learning's ``SupConLoss`` with its default reducer, except where a batch has no
-    negative pair at all or one pair of either kind: theirs is 0.
+    The numbers of pytorch-metric-learning's ``SupConLoss`` with its default reducer, except where a batch has one pair
+    of either kind: theirs is 0.
 
     Source: Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, Eqs. 2 and 3.
 
@@ -58,25 +58,23 @@ class SupConLoss(ContrastFamilyLoss):
         self.form = form
 
     def _loss(self, inputs: LossInputs) -> Tensor:
-        checked, shards = self._own_anchors(self._checked(inputs)), self.shards
+        joint, shards = self._checked(inputs), self.shards
+        checked, contrasted = self._own_anchors(joint), self._number_of_pairs(joint, 1) > 0
         if self._in_one_sweep(checked):
             embeddings, weights = checked.pairs[0], checked.weights
             total, above = self._sum(checked, embeddings.new_ones(()) if weights is None else weights)
         else:
             losses = self._losses(checked)
-            weighted = losses if checked.weights is None else losses * checked.weights
+            weighted = checked.weighted(losses) * contrasted
             if self.reduction == "none":
                 return weighted
             total, above = weighted.sum(), (losses > 0).sum()
-        return shards.total(total / shards.count(above).clamp(min=1))
+        return shards.total(total * contrasted / shards.count(above).clamp(min=1))
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)
-        losses = self._losses(checked)
-        if checked.weights is not None:
-            losses = losses * checked.weights
-        places = torch.arange(len(losses), device=losses.device)
-        return {"loss": {"losses": losses, "indices": places, "reduction_type": "element"}}
+        losses = checked.weighted(self._losses(checked))
+        return of_samples(losses * (self._number_of_pairs(checked, 1) > 0))
 
     def _dense(self, inputs: LossInputs, reason: str) -> SubLosses:
         if self.form != "outside":

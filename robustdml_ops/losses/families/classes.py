@@ -14,7 +14,7 @@ from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions, checked_labels, reduce_samples
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
-from robustdml_ops.losses.peer.package import SubLosses
+from robustdml_ops.losses.peer.package import SubLosses, of_samples
 from robustdml_ops.ops import ABSENT, ClassLSE, class_lse
 
 
@@ -91,9 +91,7 @@ class ClassFamilyLoss(ClassMatrixLoss):
         return float(self._of_sums(ClassLSE(lse, target), inputs, torch.zeros(1, dtype=torch.int64)))
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
-        losses = reduce_samples(self._losses(inputs), inputs.sample_weights, "none")
-        places = torch.arange(len(losses), device=losses.device)
-        return {"loss": {"losses": losses, "indices": places, "reduction_type": "element"}}
+        return of_samples(reduce_samples(self._losses(inputs), inputs.sample_weights, "none"))
 
 
 class CentersLoss(ClassFamilyLoss):

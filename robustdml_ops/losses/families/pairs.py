@@ -11,6 +11,7 @@ from robustdml_ops.engine.validation import check_matrix, check_same_device, che
 from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.inputs import LossInputs, class_labels, own_samples, pair_labels, reduce_samples
 from robustdml_ops.losses.peer.listed_pairs import ListedPairs, listed_pairs
+from robustdml_ops.losses.peer.package import SubLosses, of_samples
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 
 
@@ -31,6 +32,10 @@ class PairInputs(NamedTuple):
             scale = 1 / (self.kept * divisor)  # a number: without weights all samples are kept
             return embeddings.new_full((), scale, dtype=pair_dtype(embeddings, candidates))  # type: ignore[arg-type]
         return self.weights / (self.kept * divisor)
+
+    def weighted(self, losses: Tensor) -> Tensor:
+        """The losses (B,) times the weights of their samples."""
+        return losses if self.weights is None else losses * self.weights
 
 
 class PairFamilyLoss(MetricLoss):
@@ -133,6 +138,14 @@ class PairFamilyLoss(MetricLoss):
             if ref_emb is not None and itself:
                 ref_labels = labels
         return PairInputs((embeddings, labels, ref_emb, ref_labels), listed, weights, kept, sharded=sharded)
+
+    def _losses(self, inputs: PairInputs) -> Tensor:
+        """Losses of the anchors, (B,)."""
+        raise NotImplementedError
+
+    def _sub_losses(self, inputs: LossInputs) -> SubLosses:
+        checked = self._checked(inputs)
+        return of_samples(checked.weighted(self._losses(checked)))
 
     def _in_one_sweep(self, inputs: PairInputs) -> bool:
         """Whether the factor of each sample's loss is known before the sweep and needs no gradient."""

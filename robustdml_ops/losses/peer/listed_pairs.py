@@ -195,12 +195,7 @@ class SignedCosines(NamedTuple):
 
     def log_one_plus(self, exponents: Tensor) -> Tensor:
         """log(1 + Σ exp) of each anchor, (n,); 0 for one without."""
-        if self.s.dim() == 2:
-            exponents = exponents.masked_fill(~self.where, -torch.inf)
-        shift = self.largest(exponents.detach()).clamp(min=0)
-        terms = (exponents - self.of_anchor(shift)).exp()
-        sums = terms.sum(1) if self.s.dim() == 2 else torch.zeros_like(shift).index_add(0, self.where, terms)
-        return shift + (torch.expm1(-shift) + sums).log1p()
+        return -torch.nn.functional.logsigmoid(-self._replace(s=exponents).log_sum_exp())
 
 
 def lse_of(

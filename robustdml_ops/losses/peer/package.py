@@ -92,6 +92,12 @@ def named(distance: Any) -> str:
     return f"distance={type(distance).__name__}({settings})"
 
 
+def of_samples(losses: Tensor) -> SubLosses:
+    """The sub-losses of a loss that has one for each sample, (B,)."""
+    places = torch.arange(len(losses), device=losses.device)
+    return {"loss": {"losses": losses, "indices": places, "reduction_type": "element"}}
+
+
 def dense_sub_losses(loss: Any, inputs: LossInputs, reason: str) -> SubLosses:
     """The peer's sub-losses of ``loss``'s settings and parameters; warns once that ``reason`` made them necessary."""
     if getattr(loss, "epsilon", None) is not None:

@@ -10,12 +10,11 @@ from torch import Tensor
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import in_eager_mode
 from robustdml_ops.engine.autograd_functions import apply_function
-from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.precision import operand_dtype
 from robustdml_ops.engine.validation import check_finite_candidates, check_finite_embeddings
 from robustdml_ops.ops.classes import class_lse
 from robustdml_ops.ops.pairs.autograd import Settings, checked_sweep, gradients_of, pair_dtype
-from robustdml_ops.ops.pairs.contrast import pair_contrast_sum
+from robustdml_ops.ops.pairs.contrast import pair_contrast_sum, tower_pairs
 from robustdml_ops.ops.pairs.native import contrast_by_tiles
 from robustdml_ops.ops.pairs.problem import PairBuffers, PairContrastProblem, PairSets
 from robustdml_ops.ops.pairs.sweep import BACKENDS, contrast_sides
@@ -37,20 +36,13 @@ def contrast_both_ways(
     return total
 
 
-def places(weights: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Labels (n,) and (m,) by which candidate i is the positive of anchor i, and the others are negatives."""
-    own = torch.arange(len(weights), device=weights.device).masked_fill(weights == 0, ABSENT)
-    return own, torch.cat([own, own.new_full((m - len(own),), -1)])
-
-
 def _in_two_sweeps(
     anchors: Tensor, candidates: Tensor, coefficients: Tensor, weights: Tensor, backend: str | None
 ) -> Tensor:
     """The same, by a sweep for each side."""
-    own, others = places(weights, len(candidates))
     settings: dict[str, Any] = {"coefficients": coefficients, "form": "outside", "backend": backend}
-    there = pair_contrast_sum(anchors, own, candidates, others, weights, **settings)
-    back = pair_contrast_sum(candidates[: len(own)], own, anchors, own.clone(), weights, **settings)
+    there = pair_contrast_sum(*tower_pairs(anchors, candidates, weights), weights, **settings)
+    back = pair_contrast_sum(*tower_pairs(candidates[: len(anchors)], anchors, weights), weights, **settings)
     return there.total + back.total
 
 
@@ -87,7 +79,8 @@ class BothWays(torch.autograd.Function):
         dtype = pair_dtype(anchors, candidates)
         operand = operand_dtype(dtype, anchors, candidates, autocast=True)
         check_finite_embeddings(anchors)
-        problem = PairContrastProblem(PairSets.of(*places(weights, len(candidates))), coefficients, "outside")
+        _, labels, _, candidate_labels = tower_pairs(anchors, candidates, weights)
+        problem = PairContrastProblem(PairSets.of(labels, candidate_labels), coefficients, "outside")
         chosen = choose(BACKENDS, backend, anchors.device, dtype)
         # Candidates without an anchor have no loss.
         of_candidates = weights.new_zeros(len(candidates))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 from robustdml_ops.ops.pairs.checks import check_pairs, pair_sums
 from robustdml_ops.ops.pairs.problem import PairContrastProblem
@@ -60,6 +61,18 @@ def pair_contrast_sum(
     scales = scale, scale.new_zeros(())
     total, _, _, above = pair_sums(embeddings, candidates, problem, backend, scales, coefficients)
     return ContrastSum(total, above)
+
+
+def tower_pairs(
+    rows: Tensor, candidates: Tensor, weights: Tensor, own: slice = slice(None)
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Anchors ``rows[own]`` and candidates with labels by which candidate i is the positive of row i.
+
+    The other candidates are its negatives. A weight of 0 takes both rows i out of all sums.
+    """
+    labels = torch.arange(len(weights), device=weights.device).masked_fill(weights == 0, ABSENT)
+    others = torch.cat([labels, labels.new_full((len(candidates) - len(labels),), -1)])
+    return rows[own], labels[own], candidates, others
 
 
 def coefficients_of(
