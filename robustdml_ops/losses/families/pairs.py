@@ -9,7 +9,7 @@ from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import check_matrix, check_same_device, check_sample_weights
 from robustdml_ops.losses.families.metric_loss import MetricLoss
-from robustdml_ops.losses.inputs import LossInputs, class_labels, own_samples, pair_labels, reduce_samples
+from robustdml_ops.losses.inputs import LossInputs, class_labels, own_samples, pair_labels
 from robustdml_ops.losses.peer.listed_pairs import ListedPairs, listed_pairs
 from robustdml_ops.losses.peer.package import SubLosses, of_samples
 from robustdml_ops.ops.pairs.autograd import pair_dtype
@@ -96,10 +96,8 @@ class PairFamilyLoss(MetricLoss):
         weights = inputs.weights
         if inputs.sharded:  # the losses are those of all samples
             losses, weights = self.shards.own(losses), None if weights is None else weights[self.shards.place()]
-        if not self.shards.divided or self.reduction == "none":
-            return reduce_samples(losses, weights, self.reduction)
         weighted = losses if weights is None else losses * weights
-        return self.shards.total(weighted.sum()) / inputs.kept
+        return weighted if self.reduction == "none" else self.shards.total(weighted.sum()) / inputs.kept
 
     def _checked(self, inputs: LossInputs) -> PairInputs:
         self._refuse(inputs)

@@ -4,11 +4,7 @@
 import triton
 import triton.language as tl
 
-from robustdml_ops.engine import label_sets
-from robustdml_ops.ops.pairs.kernels import pair_sets
-
-# As in the other backends.
-ABSENT = tl.constexpr(label_sets.ABSENT)
+from robustdml_ops.ops.pairs.kernels import ABSENT, pair_tile
 
 
 @triton.jit
@@ -26,25 +22,6 @@ def sigmoid(
     """1 / (1 + e^−t)."""
     e = tl.exp(-tl.abs(t))
     return tl.where(t < 0.0, e, 1.0) / (1.0 + e)
-
-
-@triton.jit
-def contrast_tile(
-    S,  # (c, m) compute dtype, in: cosines
-    candidate_labels,  # (m,) int64, in
-    label,  # (BLOCK_R,) int64, in
-    rows,  # (BLOCK_R,) int64, in
-    inside,  # (BLOCK_R,) bool, in
-    places,  # (BLOCK_R,) int64, in
-    columns,  # (BLOCK_M,) int32, in
-    m,  # candidates, in
-    ITSELF: tl.constexpr,  # whether candidate i is anchor i
-):
-    """Cosines, positives and negatives, (BLOCK_R, BLOCK_M) each."""
-    mask = inside[:, None] & (columns < m)[None, :]
-    s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-    positive, negative = pair_sets(label, candidate_labels, places, columns, m, ITSELF)
-    return s, positive, negative
 
 
 @triton.jit(do_not_specialize=["c", "first"])
@@ -87,7 +64,7 @@ def pair_contrast(
     number, of_positives, loss_sum = zeros, zeros, zeros
     for start in range(0, m, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
-        s, positive, negative = contrast_tile(S, candidate_labels, label, rows, inside, places, columns, m, ITSELF)
+        s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, m, ITSELF)
         z = scale * s + bias
         if FORM == "sigmoid":
             loss_sum += tl.where(positive, softplus(-z), tl.where(negative, softplus(z), 0.0))
@@ -108,7 +85,7 @@ def pair_contrast(
     if FORM != "sigmoid":
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = contrast_tile(S, candidate_labels, label, rows, inside, places, columns, m, ITSELF)
+            s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, m, ITSELF)
             z = scale * s + bias
             if FORM == "each":
                 sum_all += tl.exp(tl.where(negative, z - end[:, None], float("-inf")))
@@ -129,7 +106,7 @@ def pair_contrast(
         above_sum = zeros
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = contrast_tile(S, candidate_labels, label, rows, inside, places, columns, m, ITSELF)
+            s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, m, ITSELF)
             t = lse[:, None] - (scale * s + bias)
             loss_sum += tl.where(positive, softplus(t), 0.0)
             above_sum += tl.where(positive, sigmoid(t), 0.0)
@@ -148,7 +125,7 @@ def pair_contrast(
         slope, shift = zeros, zeros
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = contrast_tile(S, candidate_labels, label, rows, inside, places, columns, m, ITSELF)
+            s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, m, ITSELF)
             z = scale * s + bias
             if FORM == "sigmoid":
                 dz = tl.where(positive, -sigmoid(-z), tl.where(negative, sigmoid(z), 0.0)) * upstream

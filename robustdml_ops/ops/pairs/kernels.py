@@ -30,6 +30,26 @@ def pair_sets(
 
 
 @triton.jit
+def pair_tile(
+    S,  # (c, m) compute dtype, in: cosines
+    candidate_labels,  # (m,) int64, in
+    label,  # (BLOCK_R,) int64, in
+    rows,  # (BLOCK_R,) int64, in
+    inside,  # (BLOCK_R,) bool, in
+    places,  # (BLOCK_R,) int64, in
+    columns,  # (BLOCK_M,) int32, in
+    m,  # candidates, in
+    end,  # candidates that are looked at, in
+    ITSELF: tl.constexpr,  # whether candidate i is anchor i
+):
+    """Cosines, positives and negatives, (BLOCK_R, BLOCK_M) each."""
+    mask = inside[:, None] & (columns < end)[None, :]
+    s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
+    positive, negative = pair_sets(label, candidate_labels, places, columns, end, ITSELF)
+    return s, positive, negative
+
+
+@triton.jit
 def informative(
     s,  # (BLOCK_R, BLOCK_M) compute dtype, in
     positive,  # (BLOCK_R, BLOCK_M) bool, in
@@ -149,9 +169,7 @@ def pair_lse(
         highest = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
         for start in range(begin, end, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            mask = inside[:, None] & (columns < end)[None, :]
-            s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-            positive, negative = pair_sets(label, candidate_labels, places, columns, end, ITSELF)
+            s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, end, ITSELF)
             lowest = tl.minimum(lowest, tl.where(positive, s, float("inf")))
             highest = tl.maximum(highest, tl.where(negative, s, float("-inf")))
         lowest_positive, highest_negative = tl.min(lowest, axis=1), tl.max(highest, axis=1)
@@ -175,9 +193,9 @@ def pair_lse(
         if STAGE != "gradients":
             for start in range(begin, end, BLOCK_M):
                 columns = start + tl.arange(0, BLOCK_M)
-                mask = inside[:, None] & (columns < end)[None, :]
-                s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-                positive, negative = pair_sets(label, candidate_labels, places, columns, end, ITSELF)
+                s, positive, negative = pair_tile(
+                    S, candidate_labels, label, rows, inside, places, columns, m, end, ITSELF
+                )
                 if MINING:
                     positive, negative = informative(s, positive, negative, lowest_positive, highest_negative, epsilon)
                 term = pair_terms(s, positive, negative, alpha, beta, base, max_positive, max_negative)
@@ -231,9 +249,9 @@ def pair_lse(
                 factor_negative *= beta * mean_negative / one_plus_sum(max_negative, total_negative)
                 for start in range(begin, end, BLOCK_M):
                     columns = start + tl.arange(0, BLOCK_M)
-                    mask = inside[:, None] & (columns < end)[None, :]
-                    s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-                    positive, negative = pair_sets(label, candidate_labels, places, columns, end, ITSELF)
+                    s, positive, negative = pair_tile(
+                        S, candidate_labels, label, rows, inside, places, columns, m, end, ITSELF
+                    )
                     if MINING:
                         positive, negative = informative(
                             s, positive, negative, lowest_positive, highest_negative, epsilon
@@ -241,4 +259,5 @@ def pair_lse(
                     term = pair_terms(s, positive, negative, alpha, beta, base, max_positive, max_negative)
                     slope = tl.where(positive, factor_positive[:, None] * term, 0.0)
                     slope = tl.where(negative, factor_negative[:, None] * term, slope)
+                    mask = inside[:, None] & (columns < end)[None, :]
                     tl.store(dS + rows[:, None] * m + columns[None, :], slope, mask=mask)
