@@ -8,6 +8,7 @@ from .workloads import Shape
 
 LARGE = Shape(256, 100_000, 128)
 CONTENDERS = ("robustdml/proxy-anchor", "pml/proxy-anchor", "robustdml/class-lse", "pml/proxy-nca")
+CONTENDERS += ("robustdml/similarity", "robustdml/nearest")
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system does not pin processes to processors")

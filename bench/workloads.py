@@ -11,7 +11,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.chunk_sizes import chunk_rows
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ArcFaceLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
-from robustdml_ops.ops import class_lse
+from robustdml_ops.ops import class_lse, nearest, similarity
 from robustdml_ops.python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
 
 from .device import DEVICE
@@ -82,6 +82,11 @@ class Workload:
         if name == "pml/proxy-nca":
             proxy_nca = self.peer_proxy_nca()
             return self.loss_and_gradients(lambda: proxy_nca(X, y))
+        if name == "robustdml/similarity":
+            return lambda: [similarity(X.detach(), P.detach())]
+        if name == "robustdml/nearest":
+            queries = P.detach()[: C // 5]
+            return lambda: list(nearest(queries, queries, 10, exclude_self=True))
         if name.endswith("/arcface"):
             kind = ArcFaceLoss if name.startswith("robustdml") else peer_losses().ArcFaceLoss
             arcface = kind(1, D).to(self.device)

@@ -1,15 +1,16 @@
-// Similarities themselves: nearest_update_f32 and nearest_update_f64, for the CPU.
+// Similarities themselves, for the CPU: similarity_sweep_f32 and so on, of the Sweep that pairs define.
 #pragma once
 
-#include "common/bind.h"
+#include "common/keywords.h"
 #include "similarity/cpu.h"
 
 namespace robustdml {
 
 template <class T>
 void bind_similarity_of(py::module_& m, const std::string& suffix) {
-    define(m, "nearest_update_" + suffix, cpu::nearest_update<T>, "S", "row_stride", "rows", "columns",
-           "first_column", "excluded", "k", "values", "indices", "threads");
+    define_epilogue(m, "similarity_sweep_" + suffix, cpu::similarity_sweep<T>, "S", "row_stride");
+    define_epilogue(m, "nearest_sweep_" + suffix, cpu::nearest_sweep<T>, "first_column", "excluded", "k",
+                    "values", "indices");
 }
 
 inline void bind_similarity(py::module_& m) {

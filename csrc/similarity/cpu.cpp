@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "common/cpu/clones.h"
-#include "common/cpu/parts.h"
 #include "math/limits.h"
 #include "math/portable.h"
 
@@ -16,8 +15,6 @@ constexpr std::int64_t kBlock = 64;
 // Candidates that are put in order together, at most: the more, the fewer moves of the k nearest, and the
 // more candidates that turn out too small.
 constexpr std::int64_t kPending = 1024;
-// Up to this many elements a thread alone is done before others have started.
-constexpr std::int64_t kFewElements = 65536;
 
 template <class T>
 struct Neighbour {
@@ -117,21 +114,38 @@ ROBUSTDML_STAMP(double)
 }  // namespace
 
 template <class T>
-void nearest_update(const T* S, std::int64_t row_stride, std::int64_t rows, std::int64_t columns,
-                    std::int64_t first_column, const std::int64_t* excluded, std::int64_t k, T* values,
-                    std::int64_t* indices, int threads) {
-    in_parts(rows, threads, rows * columns > kFewElements, [&](std::int64_t begin, std::int64_t end) {
-        Nearest<T> nearest(k);
-        for (std::int64_t row = begin; row < end; ++row) {
-            nearest.begin_row(values + row * k, indices + row * k);
-            scan_clone(S + row * row_stride, columns, first_column, excluded ? excluded[row] : -1, nearest);
+void similarity_sweep(const Sweep<T>& sweep, T* S, std::int64_t row_stride) {
+    std::vector<LaneMemory<T>> memory;
+    for (int lane = 0; lane < sweep.lanes(); ++lane) memory.emplace_back(sweep);
+    in_lanes(sweep.chunks(), sweep.lanes(), sweep.set_threads, [&](int lane, std::int64_t chunk) {
+        const std::int64_t first = chunk * sweep.chunk_rows;
+        const std::int64_t count = std::min(sweep.chunk_rows, sweep.rows - first);
+        LaneMemory<T>& own = memory[lane];
+        const Rows<const T> P = rows_met(sweep, own.P.get(), first, count);
+        const Rows<const T> V = sweep.normalize ? unit_rows(sweep, own, P, count) : P;
+        multiply(sweep.gemm, {sweep.X, sweep.D, 1}, transposed(V), Rows<T>{S + first, row_stride, 1}, sweep.B,
+                 count, sweep.D, false);
+    });
+}
+
+template <class T>
+void nearest_sweep(const Sweep<T>& sweep, std::int64_t first_column, const std::int64_t* excluded,
+                   std::int64_t k, T* values, std::int64_t* indices) {
+    std::vector<Nearest<T>> nearest(sweep.lanes(), Nearest<T>(k));
+    sweep_lanes(sweep, [&](const Similar<T>& similar) {
+        Nearest<T>& own = nearest[similar.lane];
+        for (std::int64_t i = 0; i < similar.count; ++i) {
+            const std::int64_t row = similar.first + i;
+            own.begin_row(values + row * k, indices + row * k);
+            scan_clone(similar.S + i * sweep.B, sweep.B, first_column, excluded ? excluded[row] : -1, own);
         }
     });
 }
 
-#define ROBUSTDML_STAMP(T)                                                                            \
-    template void nearest_update<T>(const T*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, \
-                                    const std::int64_t*, std::int64_t, T*, std::int64_t*, int);
+#define ROBUSTDML_STAMP(T)                                                                               \
+    template void similarity_sweep<T>(const Sweep<T>&, T*, std::int64_t);                                \
+    template void nearest_sweep<T>(const Sweep<T>&, std::int64_t, const std::int64_t*, std::int64_t, T*, \
+                                   std::int64_t*);
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
 #undef ROBUSTDML_STAMP

@@ -42,13 +42,29 @@ def lanes_serve(proxies: Tensor, operand: torch.dtype, compute: torch.dtype, gra
 
 def sweep_fields(similarities: Similarities, per_row: int = 0) -> dict[str, Any]:
     """The fields of a ``Sweep`` of the native module; ``per_row``: more elements that a row brings into the cache."""
-    X, P, dP = similarities.X, similarities.proxies, similarities.dP
-    (B, D), threads, together = X.shape, torch.get_num_threads(), similarities.together
-    count, update = similarities.count, similarities.update
-    rows = chunk_rows(count, (B + 2 * D + per_row) * X.itemsize, threads)
-    chunk = min(count, max(1, rows // together) * together)
+    dP, count, update = similarities.dP, similarities.count, similarities.update
+    shared = product_fields(
+        similarities.X, similarities.proxies, count, similarities.normalize, per_row, similarities.together
+    )
     return {
-        "gemm": matrix_product(similarities.compute),
+        **shared,
+        "met": module.address(similarities.selected),
+        "dX": 0 if similarities.dX is None else similarities.dX.zero_().data_ptr(),
+        "dP": module.address(dP),
+        "dP_row_stride": 0 if dP is None else dP.stride(0),
+        "dP_column_stride": 0 if dP is None else dP.stride(1),
+        "update": None if update is None else update.native(-(-count // shared["chunk_rows"])),
+    }
+
+
+def product_fields(
+    X: Tensor, P: Tensor, count: int, normalize: bool, per_row: int = 0, together: int = 1
+) -> dict[str, Any]:
+    """The fields of a ``Sweep`` without gradients: products of X (B, D) with ``count`` rows of P, or with unit rows."""
+    (B, D), threads = X.shape, torch.get_num_threads()
+    rows = chunk_rows(count, (B + 2 * D + per_row) * X.itemsize, threads)
+    return {
+        "gemm": matrix_product(X.dtype),
         "set_threads": set_threads(),
         "X": X.data_ptr(),
         "B": B,
@@ -58,23 +74,18 @@ def sweep_fields(similarities: Similarities, per_row: int = 0) -> dict[str, Any]
         "P_row_stride": P.stride(0),
         "P_column_stride": P.stride(1),
         "rows": count,
-        "met": module.address(similarities.selected),
-        "normalize": similarities.normalize,
-        "dX": 0 if similarities.dX is None else similarities.dX.zero_().data_ptr(),
-        "dP": module.address(dP),
-        "dP_row_stride": 0 if dP is None else dP.stride(0),
-        "dP_column_stride": 0 if dP is None else dP.stride(1),
-        "chunk_rows": chunk,
+        "normalize": normalize,
+        "chunk_rows": min(count, max(1, rows // together) * together),
         "threads": threads,
-        "update": None if update is None else update.native(-(-count // chunk)),
     }
 
 
 def chunk_rows(rows: int, row_bytes: int, threads: int) -> int:
     """Rows a chunk: what fits the cache of one core, and so many that products are fast; fewer where all are few."""
     fitting = min(_MOST, max(_LEAST, _CHUNK // row_bytes // 32 * 32))
-    # A lane's share, as far as it is worth a thread.
-    return min(fitting, max(_WORTH // row_bytes, -(-rows // threads // 16) * 16))
+    # As many chunks for each lane, as far as they are worth a thread.
+    chunks = threads * max(1, -(-rows // (threads * fitting)))
+    return min(fitting, max(_WORTH // row_bytes, -(-rows // chunks // 16) * 16))
 
 
 @cache

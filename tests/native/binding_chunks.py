@@ -1,4 +1,4 @@
-"""What calls by address say of a chunk of rows, and calls of the native functions that search or descend."""
+"""What calls by address say of a chunk of rows, and calls of the native function that descends."""
 
 import numpy as np
 from binding_draws import ABSENT, address, function
@@ -119,18 +119,6 @@ def pair_chunk(module, draw, n, m, S, labels, others, itself, upstream, stride, 
         negative=address(draw.out(n)),
         inverse_norm=address(norms),
     )
-
-
-def nearest(module, draw):
-    n, m, k = draw.size(), draw.size(1), int(draw.rng.integers(1, 9))
-    (S, stride, _), _, _ = draw.matrix(n, m, None, by_columns=False)
-    excluded = draw.of(draw.rng.integers(-1, m, n), np.int64) if draw.flag() else None
-    values = draw.of(np.full((n, k), -np.inf))
-    draw.outputs.append(values)
-    indices = draw.of(np.full((n, k), -1), np.int64)
-    first = int(draw.rng.integers(3)) * 100
-    found = k, address(values), address(indices)
-    function(module, "nearest_update", draw)(S, stride, n, m, first, address(excluded), *found, draw.threads)
 
 
 def self_paced(module, draw):

@@ -149,6 +149,26 @@ def pair_symmetric(module, draw):
     function(module, f"pair_{'lse' if lse else 'hinge'}_symmetric", draw)(whole, problem, batch)
 
 
+def similarity(module, draw):
+    """All cosines, or the nearest: no gradients."""
+    n, B, D, k = draw.size(1), draw.size(1), draw.size(1), int(draw.rng.integers(1, 9))
+    fields, *_ = _sweep(draw, B, n, D, subset=True)
+    draw.outputs = []
+    sweep = function(module, "Sweep", draw)(**fields | {"dX": 0, "dP": 0})
+    if draw.flag():
+        (S, stride, _), view, _ = draw.matrix(B, n, np.nan, by_columns=False)
+        draw.outputs.append(view)
+        function(module, "similarity_sweep", draw)(sweep, S=S, row_stride=stride)
+        return
+    excluded = draw.of(draw.rng.integers(-1, B, n), np.int64) if draw.flag() else None
+    values, indices = draw.of(np.full((n, k), -np.inf)), draw.of(np.full((n, k), -1), np.int64)
+    draw.outputs.append(values)
+    function(module, "nearest_sweep", draw)(
+        sweep, first_column=int(draw.rng.integers(3)) * 100, excluded=address(excluded), k=k, values=address(values),
+        indices=address(indices),
+    )  # fmt: skip
+
+
 def contrast_tiles(module, draw):
     """A batch with itself or two towers; what of S stays ends anywhere."""
     alone, D = draw.flag(), draw.size(1)

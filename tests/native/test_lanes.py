@@ -19,7 +19,7 @@ from robustdml_ops.losses import (
     SmoothProxyAnchorLoss,
     SoftTripleLoss,
 )
-from robustdml_ops.ops import ABSENT
+from robustdml_ops.ops import ABSENT, nearest, similarity
 
 pytestmark = pytest.mark.skipif(native_module.library is None, reason="the native module is not built")
 B, C, D, M = 23, 61, 12, 97
@@ -132,6 +132,34 @@ def test_the_same_bits_while_others_are_busy(name, threads):
             thread.join()
 
 
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("columns", [False, True])
+def test_similarities_and_the_nearest(columns, dtype, threads, monkeypatch):
+    """As by PyTorch's products, and the same bits for each number of threads; equal rows come by their index."""
+    X, P = torch.randn(B, D, dtype=torch.promote_types(dtype, torch.float32)), torch.randn(C, D)
+    P[5], P[7] = 1e-30 * P[4], 0
+    P = torch.cat([P, P]).to(dtype)
+    P = P.t().contiguous().t() if columns else P
+    with monkeypatch.context() as patch:
+        patch.setattr(lanes, "matrix_product", lambda dtype: 0)
+        chunks = similarity(X, P), *nearest(X, P, 20)
+    by_lanes = []
+    for count in THREADS:
+        threads(count)
+        by_lanes.append((similarity(X, P), *nearest(X, P, 20)))
+        assert all(map(torch.equal, by_lanes[-1], by_lanes[0]))
+    S, values, indices = by_lanes[0]
+    tolerance = 1e-12 if dtype == torch.float64 else 1e-6
+    torch.testing.assert_close((S, values), chunks[:2], rtol=0, atol=tolerance)
+    # 4 and 5 point the same way, and which of them comes first is rounding.
+    same = (
+        torch.where(indices % C == 5, indices - 1, indices),
+        torch.where(chunks[2] % C == 5, chunks[2] - 1, chunks[2]),
+    )
+    assert torch.equal(*(places.sort(1).values for places in same))
+
+
 def spin(stop):
     A = torch.randn(64, 64)
     while not stop.is_set():
@@ -207,6 +235,7 @@ def test_products_of_matrices_by_rows_and_by_columns(shape, dtype):
         (10**5, 4 * (256 + 2 * 128), 2, 256),  # cached, and fast
         (10**5, 4 * (4096 + 2 * 128), 2, 96),  # long rows: few, but not so few that products are slow
         (200, 4 * (128 + 2 * 64), 2, 112),  # few rows are shared
+        (300, 4 * (2048 + 2 * 128), 2, 80),  # the same number of chunks for each thread
         (200, 4 * (128 + 2 * 64), 64, 64),  # but not among all threads of a large machine
         (10, 400, 8, 163),
     ],

@@ -86,6 +86,7 @@ def test_zero_rows_and_errors():
     X = torch.randn(5, 3)
     X[1] = 0
     assert (nearest(X, X, 5).values[1] == 0).all()
+    assert nearest(X[:0], X, 2).indices.shape == (0, 2)
     for k, most in ((0, 5), (6, 5), (True, 5), (2.0, 5)):
         with pytest.raises(ValueError, match=f"k must be an integer from 1 to the {most} rows"):
             nearest(X, X, k)

@@ -66,10 +66,10 @@ struct Sweep {
             field("rows", &Sweep::rows),
             optional_field("met", &Sweep::met),
             field("normalize", &Sweep::normalize),
-            field("dX", &Sweep::dX),
-            field("dP", &Sweep::dP),
-            field("dP_row_stride", &Sweep::dP_row_stride),
-            field("dP_column_stride", &Sweep::dP_column_stride),
+            optional_field("dX", &Sweep::dX),
+            optional_field("dP", &Sweep::dP),
+            optional_field("dP_row_stride", &Sweep::dP_row_stride),
+            optional_field("dP_column_stride", &Sweep::dP_column_stride),
             field("chunk_rows", &Sweep::chunk_rows),
             field("threads", &Sweep::threads),
             optional_field("update", &Sweep::update),
@@ -171,6 +171,17 @@ Rows<const T> rows_met(const Sweep<T>& sweep, T* own, std::int64_t first, std::i
     return sweep.proxies(first);
 }
 
+// Unit rows of a chunk, which lie as the rows themselves do.
+template <class T>
+Rows<const T> unit_rows(const Sweep<T>& sweep, LaneMemory<T>& lane, const Rows<const T>& P,
+                        std::int64_t count) {
+    if (!lane.U.get()) lane.U = Buffer<T>(sweep.chunk_rows * sweep.D);
+    const Rows<T> U =
+        P.by_columns() ? Rows<T>{lane.U.get(), 1, sweep.chunk_rows} : Rows<T>{lane.U.get(), sweep.D, 1};
+    normalize_rows(P, U, lane.inverse_norm.get(), count, sweep.D, 1);
+    return {U.data, U.row_stride, U.column_stride};
+}
+
 template <class T>
 ChunkRows<T> similarities(const Sweep<T>& sweep, LaneMemory<T>& lane, std::int64_t first, std::int64_t count,
                           std::atomic<bool>& out_of_reach) {
@@ -181,12 +192,7 @@ ChunkRows<T> similarities(const Sweep<T>& sweep, LaneMemory<T>& lane, std::int64
     if (!sweep.normalize || inverse_norms(P, lane.inverse_norm.get(), count, sweep.D, 1))
         return {P, sweep.normalize};
     out_of_reach = true;
-    if (!lane.U.get()) lane.U = Buffer<T>(sweep.chunk_rows * sweep.D);
-    // As the rows themselves lie.
-    const Rows<T> U =
-        P.by_columns() ? Rows<T>{lane.U.get(), 1, sweep.chunk_rows} : Rows<T>{lane.U.get(), sweep.D, 1};
-    const Rows<const T> V{U.data, U.row_stride, U.column_stride};
-    normalize_rows(P, U, lane.inverse_norm.get(), count, sweep.D, 1);
+    const Rows<const T> V = unit_rows(sweep, lane, P, count);
     multiply(sweep.gemm, V, transposed(X), S, count, sweep.B, sweep.D, false);
     return {V, false};
 }

@@ -1,10 +1,12 @@
-"""Backends of similarities: what eager does for all, a sorted merge in the native module, one launch in Triton."""
+"""Backends of similarities: what eager does for all, lanes in the native module, one launch in Triton."""
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, rows_are_vectors
+from robustdml_ops.engine.lanes import lanes_serve, product_fields
+from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.backend import RowsBackend
 from robustdml_ops.engine.rows.native import NativeRows
 from robustdml_ops.engine.rows.triton import TritonRows
@@ -17,6 +19,12 @@ class SimilarityBackend(RowsBackend):
 
     def fused(self, X: Tensor, P: Tensor, S: Tensor, input_precision: str) -> bool:
         """S ← all cosines of X (B, D) with P (C, D) at once; False, and nothing done, where chunks are faster."""
+        return False
+
+    def search(
+        self, X: Tensor, U: Tensor, first: int, excluded: Tensor | None, values: Tensor, indices: Tensor
+    ) -> bool:
+        """As :meth:`keep_nearest` of X·Uᵀ, products of unit rows; False, and nothing done, where tiles are faster."""
         return False
 
     def keep_nearest(self, S: Tensor, first: int, excluded: Tensor | None, values: Tensor, indices: Tensor) -> None:
@@ -50,24 +58,36 @@ def _first_of_equal(values: Tensor, k: int) -> Tensor:
 
 
 class NativeSimilarity(NativeRows, SimilarityBackend):
-    """On the CPU by ``csrc/similarity``; on a GPU as eager does it."""
+    """On the CPU by lanes, see ``csrc/similarity``; on a GPU, and without a BLAS for lanes, as eager does it."""
 
-    def keep_nearest(self, S: Tensor, first: int, excluded: Tensor | None, values: Tensor, indices: Tensor) -> None:
-        if module.on_gpu(S):
-            super().keep_nearest(S, first, excluded, values, indices)
-            return
-        getattr(module.library, f"nearest_update_{module.SUFFIX[S.dtype]}")(
-            S=S.data_ptr(),
-            row_stride=S.stride(0),
-            rows=S.shape[0],
-            columns=S.shape[1],
+    def fused(self, X: Tensor, P: Tensor, S: Tensor, input_precision: str) -> bool:
+        compute = compute_dtype(X, P)
+        by_rows = S.stride(1) == 1 and S.stride(0) >= S.shape[1]
+        if S.dtype != compute or not by_rows or not lanes_serve(P, compute, compute, gradient=False):
+            return False
+        U = X.new_empty(X.shape, dtype=compute)
+        self.normalize_rows(X, U, U.new_empty(len(U)))
+        suffix = module.SUFFIX[compute]
+        sweep = getattr(module.library, f"Sweep_{suffix}")(**product_fields(U, P, len(P), normalize=True))
+        getattr(module.library, f"similarity_sweep_{suffix}")(sweep, S=S.data_ptr(), row_stride=S.stride(0))
+        return True
+
+    def search(
+        self, X: Tensor, U: Tensor, first: int, excluded: Tensor | None, values: Tensor, indices: Tensor
+    ) -> bool:
+        if len(X) == 0 or not lanes_serve(X, X.dtype, values.dtype):
+            return False
+        suffix = module.SUFFIX[X.dtype]
+        sweep = getattr(module.library, f"Sweep_{suffix}")(**product_fields(U, X, len(X), normalize=False))
+        getattr(module.library, f"nearest_sweep_{suffix}")(
+            sweep,
             first_column=first,
             excluded=module.address(excluded),
             k=values.shape[1],
             values=values.data_ptr(),
             indices=indices.data_ptr(),
-            threads=torch.get_num_threads(),
         )
+        return True
 
 
 class TritonSimilarity(TritonRows, SimilarityBackend):

@@ -109,6 +109,8 @@ def _nearest(queries: Tensor, gallery: Tensor, k: int, exclude_self: bool, backe
         for first in range(0, len(gallery), width):
             U, inverse_norm, _ = unit(gallery[first : first + width], X.dtype, compute, chosen_backend)
             check_finite_candidates(inverse_norm, "gallery[{}]", first)
+            if chosen_backend.search(X, U, first, own, values, indices):
+                continue
             for start in range(0, len(X), height):
                 some = slice(start, min(len(X), start + height))
                 tile = S[: (some.stop - start) * len(U)].view(some.stop - start, len(U))

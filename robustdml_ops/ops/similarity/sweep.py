@@ -27,12 +27,6 @@ def similarity_sweep(embeddings: Tensor, proxies: Tensor, S: Tensor, backend: Si
         for columns in _chunks(proxies):
             P, target = proxies[columns], S[:, columns]
             direct = target.dtype == compute and target.stride(1) == 1
-            if direct and not S.is_cuda and P.dtype == compute and P.shape[1] > len(X):
-                inverse_norm = P.new_empty(len(P))
-                product(X, P.t(), target)
-                if backend.inverse_norms(P, inverse_norm):
-                    target.mul_(inverse_norm)
-                    continue
             U, *_ = unit(P, X.dtype, compute, backend, backend.reads_columns(P))
             if direct:
                 product(X, U.t(), target)
