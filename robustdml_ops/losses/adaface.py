@@ -94,7 +94,8 @@ class AdaFaceLoss(MarginSoftmaxLoss):
         deviation = ((present * (lengths - mean).square()).sum() / (number - 1).clamp(min=1)).sqrt()
         weight = torch.where(number > 1, self.momentum, 0.0)
         for running, found in ((self.mean_length, mean), (self.length_deviation, deviation)):
-            running.add_(weight.to(running) * (found.to(running) - running))
+            # By a view: compiled graphs of PyTorch 2.13 drop what is written to a float64 tensor () itself.
+            running.view(1).add_(weight.to(running) * (found.to(running) - running))
 
     def _moved(self, cosines: Tensor, margins: Tensor) -> Tensor:
         angles = -self.margin * margins
