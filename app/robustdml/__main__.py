@@ -9,7 +9,7 @@ _WAITING, _SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"), ("bench", "doctor")
 
 
 def main() -> int:
-    """Run the command line, or say in one line what has to be installed for it."""
+    """Run the command line."""
     # GNU OpenMP's waiting threads sleep, which is set before PyTorch is imported; spinning slows busy machines.
     if not set(_SPINNING) & set(sys.argv[1:2]) and not any(name in os.environ for name in _WAITING):
         os.environ["OMP_WAIT_POLICY"] = "passive"
@@ -17,16 +17,8 @@ def main() -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    if sys.argv[1:2] == ["doctor"]:
-        # It needs no extra, and is what one runs where something is missing.
-        from robustdml.commands.doctor import main as doctor
+    from robustdml.cli import main as command
 
-        return doctor(sys.argv[2:])
-    try:
-        from robustdml.cli import main as command
-    except ImportError as error:
-        print(f"robustdml: {error}", file=sys.stderr)
-        return 2
     return command()
 
 

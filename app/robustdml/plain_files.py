@@ -3,13 +3,15 @@
 They may come from strangers: what they claim to hold is looked at before memory is given to it.
 """
 
+import csv
+import io
 import json
 import math
 import os
 import pickle
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robustdml.cache import content_is_right, write_checked, write_whole
+from robustdml.cache import NAMES, content_is_right, write_checked, write_text, write_whole
 from robustdml.errors import UsageError
 
 # An array that is as large as the first and unpacks to as many times its size as the second is no embedding: zeros
@@ -77,6 +79,25 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UsageError(f"{path}: not a readable {kind} (it holds a {type(content).__name__})")
     return content
+
+
+def read_csv(path: Path, kind: str, delimiters: str = ",") -> tuple[list[str], list[tuple[int, dict[str, Any]]]]:
+    """Read the columns, and each row with the number of its line; of several delimiters the first line has one most."""
+    try:
+        with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
+            first = file.readline()
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=max(delimiters, key=first.count))
+            return list(reader.fieldnames or ()), [(reader.line_num, row) for row in reader]
+    except (OSError, csv.Error) as error:
+        raise UsageError(f"{path}: not a readable {kind} ({error})") from error
+
+
+def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
+    """Write rows, the names of the columns first."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    write_text(path, out.getvalue())
 
 
 def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:

@@ -151,7 +151,6 @@ def test_threads_that_wait_sleep_unless_somebody_says_otherwise(monkeypatch):
     """Set before PyTorch is imported: OpenMP reads it once."""
     assert printed("import sys, robustdml.__main__; print('torch' in sys.modules)") == "False"
     monkeypatch.setattr(cli, "main", lambda: 0)
-    monkeypatch.setattr(doctor, "main", lambda _: 0)
     for command, given, expected in (
         ("train", {}, "passive"),
         ("doctor", {}, None),

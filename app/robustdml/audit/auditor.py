@@ -149,21 +149,6 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         self._judge(features, labels.astype(np.int64))
         return self
 
-    def fit_predict(self, X: ArrayLike, y: ArrayLike) -> NDArray[Any]:
-        """Judge every label, and give the proposals.
-
-        Parameters
-        ----------
-        X, y : array-like
-            As in `fit`.
-
-        Returns
-        -------
-        ndarray
-            `proposed_labels_`.
-        """
-        return self.fit(X, y).proposed_labels_
-
     @torch.no_grad()
     def _judge(self, features: NDArray[Any], labels: NDArray[np.int64]) -> None:
         num_classes = len(self.classes_)

@@ -1,6 +1,5 @@
 """Decisions of a person, ``decisions.csv`` of ``audit.html``, and the labels that samples have from then on."""
 
-import csv
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -8,10 +7,10 @@ from pathlib import Path
 
 from robustdml.audit.auditor import NOT_SURE, RIGHT, WRONG
 from robustdml.audit_report.findings import Finding
-from robustdml.cache import NAMES
 from robustdml.config import CONFIDENCE, CORRECT, USES
 from robustdml.data.images import few
 from robustdml.errors import UnknownNameError, UsageError
+from robustdml.plain_files import read_csv
 from robustdml.reports.html import in_browser
 
 COLUMNS = ("sample", "class", "decision", "label")
@@ -73,21 +72,16 @@ def read_decisions(path: Path, findings: list[Finding]) -> Decisions:
     """Read what was downloaded from ``audit.html``."""
     samples, classes = _as_shown(one.sample for one in findings), _as_shown(one.label for one in findings)
     out = Decisions()
-    try:
-        with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
-            reader = csv.DictReader(file)
-            found = set(reader.fieldnames or ())
-            if {"decision", "proposed"} <= found:
-                raise UsageError(
-                    f"{path}: is of an earlier version, whose accept and refuse are no decisions any more; give the "
-                    "audit's command again and decide in its new audit.html"
-                )
-            if not set(COLUMNS) <= found:
-                raise UsageError(f"{path}: expected the columns {', '.join(COLUMNS)}, as audit.html downloads them")
-            for row in reader:
-                _take(f"{path}, line {reader.line_num}", row, samples, classes, out)
-    except (OSError, csv.Error) as error:
-        raise UsageError(f"{path}: not a readable .csv file ({error})") from error
+    columns, rows = read_csv(path, ".csv file")
+    if {"decision", "proposed"} <= set(columns):
+        raise UsageError(
+            f"{path}: is of an earlier version, whose accept and refuse are no decisions any more; give the audit's "
+            "command again and decide in its new audit.html"
+        )
+    if not set(COLUMNS) <= set(columns):
+        raise UsageError(f"{path}: expected the columns {', '.join(COLUMNS)}, as audit.html downloads them")
+    for line, row in rows:
+        _take(f"{path}, line {line}", row, samples, classes, out)
     return out
 
 

@@ -1,9 +1,8 @@
 """The findings of an audit, and their file ``labels.csv``."""
 
-import csv
 import hashlib
-import io
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +11,10 @@ from numpy.typing import NDArray
 
 from robustdml.audit import VERDICTS, LabelAuditor
 from robustdml.audit_report.samples import AuditSamples
-from robustdml.cache import NAMES, write_text
+from robustdml.cache import write_text
 from robustdml.data.folders import PARTS
 from robustdml.errors import UsageError
+from robustdml.plain_files import read_csv, write_csv
 
 COLUMNS = (
     *("sample", "label", "probability", "proposed", "proposed_probability", "verdict", "duplicate_group"),
@@ -56,15 +56,13 @@ def findings_of(samples: AuditSamples, auditor: LabelAuditor, halves: NDArray[np
 
 def write_findings(path: Path, findings: list[Finding]) -> None:
     """Write ``labels.csv``."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    rows: list[Sequence[object]] = [COLUMNS]
     for one in findings:
         group = "" if one.duplicate_group < 0 else one.duplicate_group
         right, proposed = f"{one.probability:.4f}", f"{one.proposed_probability:.4f}"
         judged = (one.sample, one.label, right, one.proposed, proposed, one.verdict, group)
-        writer.writerow((*judged, one.part, one.half or ""))
-    write_text(path, out.getvalue())
+        rows.append((*judged, one.part, one.half or ""))
+    write_csv(path, rows)
     write_text(_checksum_of(path), f"{_digest(path)}  {path.name}\n")
 
 
@@ -82,17 +80,11 @@ def read_findings(path: Path) -> list[Finding]:
     beside = _checksum_of(path)
     if path.is_file() and beside.is_file() and beside.read_text(errors="replace").split()[:1] != [_digest(path)]:
         print(f"{path}: was changed since the audit (it does not match {beside.name}); used as it is", file=sys.stderr)
-    try:
-        with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
-            reader = csv.DictReader(file)
-            missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-            if missing:
-                raise UsageError(
-                    f"{path}: no column {missing[0]!r}; expected a labels.csv of this version's robustdml audit"
-                )
-            return [_finding(path, reader.line_num, row) for row in reader]
-    except (OSError, csv.Error) as error:
-        raise UsageError(f"{path}: not a readable labels.csv ({error})") from error
+    columns, rows = read_csv(path, "labels.csv")
+    missing = [column for column in COLUMNS if column not in columns]
+    if missing:
+        raise UsageError(f"{path}: no column {missing[0]!r}; expected a labels.csv of this version's robustdml audit")
+    return [_finding(path, line, row) for line, row in rows]
 
 
 def _finding(path: Path, line: int, row: dict[str, str]) -> Finding:

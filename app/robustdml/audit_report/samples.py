@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from robustdml.data.features import as_float32, checked_features, named_labels, sample_names
 from robustdml.data.folders import PARTS, folder_images, has_own_split, is_list, read_list
 from robustdml.data.image_files import ImageFiles, Inputs, find_broken
-from robustdml.data.images import few
+from robustdml.data.images import check_left_out
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
 from robustdml.plain_files import read_npz
@@ -75,8 +75,7 @@ def with_images(samples: AuditSamples, size: int, on_progress: OnProgress) -> Au
     """Bring the files in as images; those that cannot be read are left out."""
     files = [Path(name) for name in samples.names]
     broken = find_broken(files, on_progress)
-    if len(broken) == len(files):
-        raise UsageError(f"none of the {len(files)} images can be read: {few(list(broken.values()))}")
+    check_left_out(len(files), (), list(broken.values()), skip_broken=True)
     rows = np.delete(np.arange(len(files)), list(broken))
     return samples.take(rows, ImageFiles([files[row] for row in rows], size), list(broken.values()))
 

@@ -1,8 +1,6 @@
 """``robustdml apply``: a data set without the wrong labels that an audit has found."""
 
 import argparse
-import csv
-import io
 import itertools
 import os
 import shutil
@@ -13,7 +11,6 @@ import numpy as np
 
 from robustdml.audit_report.decisions import Decisions, clean_labels, read_decisions
 from robustdml.audit_report.findings import Finding, read_findings
-from robustdml.cache import write_text
 from robustdml.command_line import path
 from robustdml.commands.audit import STATE
 from robustdml.config import CONFIDENCE, DROP, USES
@@ -21,7 +18,7 @@ from robustdml.data.features import sample_names
 from robustdml.data.images import SUFFIXES, few
 from robustdml.errors import UsageError
 from robustdml.locks import sole_use
-from robustdml.plain_files import read_json, read_npz, write_npz
+from robustdml.plain_files import read_json, read_npz, write_csv, write_npz
 
 # Bytes of a name, on nearly all disks.
 LONGEST_NAME = 255
@@ -54,12 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     if not kept:
         raise UsageError(f"{arguments.labels}: no sample is left")
     if to.suffix == ".csv":
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        parts = any(one.part for one in findings)
-        writer.writerow(("path", "label", "part")[: 2 + parts])
-        writer.writerows((one.sample, one.label, one.part)[: 2 + parts] for one in kept.values())
-        write_text(to, out.getvalue())
+        width = 2 + any(one.part for one in findings)
+        rows = [("path", "label", "part"), *((one.sample, one.label, one.part) for one in kept.values())]
+        write_csv(to, [row[:width] for row in rows])
     elif to.suffix == ".npz":
         _write_features(to, list(kept.values()), arguments.labels.parent / STATE)
     else:

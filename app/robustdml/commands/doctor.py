@@ -12,8 +12,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    return main([f"--{name}" for name in ("json", "strict") if getattr(arguments, name)])
-
-
-def main(argv: list[str]) -> int:
-    return doctor.main(argv, "robustdml doctor", {"cache of data (ROBUSTDML_CACHE)": user_cache})
+    given = [f"--{name}" for name in ("json", "strict") if getattr(arguments, name)]
+    return doctor.main(given, "robustdml doctor", {"cache of data (ROBUSTDML_CACHE)": user_cache})

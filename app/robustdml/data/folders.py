@@ -1,6 +1,5 @@
 """Images in class folders or lists."""
 
-import csv
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robustdml.cache import NAMES
 from robustdml.data.dataset import RetrievalData, Split, divide_classes
 from robustdml.data.image_files import ImageFiles, Rows, find_broken
-from robustdml.data.images import few, image_files, is_image
+from robustdml.data.images import check_left_out, image_files, is_image
 from robustdml.errors import UsageError, expanded
+from robustdml.plain_files import read_csv
 from robustdml.progress import OnProgress, silent
 
 COLUMNS = ("path", "label")
@@ -39,21 +38,12 @@ class ListedImages:
 
     def readable(self, skip_broken: bool, on_progress: OnProgress) -> tuple["ListedImages", list[str]]:
         """Leave out images that cannot be read, or raise; also say what is left out, with that before."""
-        way_out = ", or skip broken ones"
-        if self.left_out and not skip_broken:
-            raise UsageError(
-                f"{len(self.left_out)} rows are not whole; fill or remove them{way_out}: {few(self.left_out)}"
-            )
+        check_left_out(len(self.files), self.left_out, (), skip_broken)
         broken = find_broken(self.files, on_progress)
-        if broken and not skip_broken:
-            raise UsageError(
-                f"{len(broken)} images cannot be read; repair or remove them{way_out} (paths in a list are relative to "
-                f"its folder): {few(list(broken.values()))}"
-            )
+        reasons = list(broken.values())
+        check_left_out(len(self.files), self.left_out, reasons, skip_broken)
         rows = np.delete(np.arange(len(self.files)), list(broken))
-        if not len(rows):
-            raise UsageError(f"none of the {len(self.files)} images can be read: {few(list(broken.values()))}")
-        return self.take(rows), [*self.loose, *self.left_out, *broken.values()]
+        return self.take(rows), [*self.loose, *self.left_out, *reasons]
 
 
 def is_list(path: Path) -> bool:
@@ -80,15 +70,9 @@ def read_list(path: Path) -> ListedImages:
 
 
 def _csv_rows(path: Path) -> list[tuple[str, str]]:
-    try:
-        with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
-            first = file.readline()
-            file.seek(0)
-            reader = csv.DictReader(file, delimiter=max(_DELIMITERS, key=first.count))
-            _check_columns(path, reader.fieldnames or ())
-            return [((row["path"] or "").strip(), (row["label"] or "").strip()) for row in reader]
-    except csv.Error as error:
-        raise UsageError(f"{path}: not a readable .csv file ({error})") from error
+    columns, rows = read_csv(path, ".csv file", _DELIMITERS)
+    _check_columns(path, columns)
+    return [((row["path"] or "").strip(), (row["label"] or "").strip()) for _, row in rows]
 
 
 def _parquet_rows(path: Path) -> list[tuple[str, str]]:

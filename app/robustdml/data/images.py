@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from robustdml.errors import in_one_line
+from robustdml.errors import UsageError, in_one_line
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 MAX_NAMED = 10
@@ -100,3 +100,17 @@ def few(names: Sequence[str]) -> str:
     """Name the first few of what may be many."""
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return "; ".join(map(in_one_line, names[:MAX_NAMED])) + more
+
+
+def check_left_out(count: int, rows: Sequence[str], broken: Sequence[str], skip_broken: bool) -> None:
+    """Refuse rows of a list that lack something, and broken ones of `count` images; of all, also where they may go."""
+    way_out = "or remove them, or skip broken ones"
+    if rows and not skip_broken:
+        raise UsageError(f"{len(rows)} rows are not whole; fill {way_out}: {few(rows)}")
+    if broken and not skip_broken:
+        raise UsageError(
+            f"{len(broken)} images cannot be read; repair {way_out} (paths in a list are relative to its folder): "
+            f"{few(broken)}"
+        )
+    if len(broken) == count:
+        raise UsageError(f"none of the {count} images can be read: {few(broken)}")

@@ -1,7 +1,5 @@
 """Figures of ``robustdml evaluate`` as a page, as JSON and as a table of the classes."""
 
-import csv
-import io
 import json
 from html import escape
 from pathlib import Path
@@ -13,6 +11,7 @@ from numpy.typing import NDArray
 
 from robustdml.cache import write_text
 from robustdml.errors import in_one_line
+from robustdml.plain_files import write_csv
 from robustdml.reports.html import figure, page, table
 from robustdml.reports.run_plots import LINES, draw_axes
 from robustdml.retrieval import METRICS
@@ -49,9 +48,7 @@ def classes_of(found: NDArray[np.float64], labels: NDArray[np.int64], names: lis
 def write_evaluation(out: Path, figures: dict[str, Any], pairs: Verification | None, classes: list[list[Any]]) -> None:
     """Write all three files."""
     write_text(out / FIGURES, json.dumps(figures, indent=2) + "\n")
-    lines = io.StringIO()
-    csv.writer(lines).writerows([["class", "samples", *METRICS], *classes])
-    write_text(out / CLASSES, lines.getvalue())
+    write_csv(out / CLASSES, [["class", "samples", *METRICS], *classes])
     head = ["class", "samples", *METRICS.values()]
     shown = [[in_one_line(name), f"{count:,}", *(f"{value:.3f}" for value in rest)] for name, count, *rest in classes]
     curve = "" if pairs is None else figure(_curve(pairs), "Rate of true accepts against that of false ones.", _CAPTION)

@@ -1,6 +1,7 @@
 """The report of one run: one HTML file with everything in it."""
 
 from collections.abc import Callable
+from functools import partial
 from html import escape
 
 import numpy as np
@@ -11,7 +12,6 @@ from robustdml.data.named import NAMED
 from robustdml.evaluation import JUDGED, untouched_title
 from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
-from robustdml.methods.confident import ProcSimOptions
 from robustdml.reports.html import figure, page, picture, searched, table
 from robustdml.reports.left_out import left_out_line
 from robustdml.reports.run_plots import History, curves, kappa_boxes, score_histogram
@@ -173,32 +173,43 @@ def _choice(result: TrainingResult) -> str:
     )
 
 
-def _scores(
-    result: TrainingResult, name: str, label: str, what: str, caption: str, cut: tuple[str, float] | None = None
-) -> str:
-    """Show a histogram of one of the scores; `what` is in its alternative text."""
+# The axis of a histogram of scores, its alternative text and its caption.
+SCORES = {
+    "log_p_clean": (
+        "log P_clean",
+        "log P_clean",
+        "What the filter held of each label in the last epoch: the more to the right, the more probably right. The "
+        "filter was never told which labels are wrong.",
+    ),
+    "label_quality": (
+        "probability that the label is right",
+        "probabilities",
+        "Probability that each label is right, by the features before training. Labels from one half on were trained "
+        "on. Nothing was told of which are wrong.",
+    ),
+    "detector_loss": (
+        "loss of the detector",
+        "losses, with a threshold",
+        "Loss of each training sample by which ProcSim tells wrong labels, in the last epoch. In training the "
+        "threshold is found anew in each batch; shown is that of the whole epoch.",
+    ),
+    "weight": ("weight", "weights", "Weight of each training sample in the last epoch."),
+    "confidence": (
+        "confidence of the label given",
+        "confidences",
+        "Confidence of each given label by the confidence head.",
+    ),
+}
+
+
+def _histogram(result: TrainingResult, name: str, cut: tuple[str, float] | None = None) -> str:
+    label, what, caption = SCORES[name]
     alternative = f"{'Two histograms' if result.changed.any() else 'Histogram'} of {what}, {_of_labels(result)}."
     return figure(score_histogram(result.scores[name], result.changed, label, cut), alternative, caption)
 
 
 def _of_labels(result: TrainingResult) -> str:
     return "of right and of wrong labels" if result.changed.any() else "of all labels"
-
-
-def _p_clean(result: TrainingResult) -> str:
-    caption = (
-        "What the filter held of each label in the last epoch: the more to the right, the more probably right. The "
-        "filter was never told which labels are wrong."
-    )
-    return _scores(result, "log_p_clean", "log P_clean", "log P_clean", caption)
-
-
-def _quality(result: TrainingResult) -> str:
-    caption = (
-        "Probability that each label is right, by the features before training. Labels from one half on were trained "
-        "on. Nothing was told of which are wrong."
-    )
-    return _scores(result, "label_quality", "probability that the label is right", "probabilities", caption)
 
 
 def _kappa(result: TrainingResult) -> str:
@@ -214,12 +225,7 @@ def _detector(result: TrainingResult) -> str:
     losses = result.scores["detector_loss"]
     cut = otsu_threshold(torch.from_numpy(losses[~np.isnan(losses)]))
     threshold = ("Otsu's threshold", float(cut.threshold)) if bool(cut.found) else None
-    label = f"loss of the detector, {result.config.options[ProcSimOptions].detector}"
-    caption = (
-        "Loss of each training sample by which ProcSim tells wrong labels, in the last epoch. In training the "
-        "threshold is found anew in each batch; shown is that of the whole epoch."
-    )
-    return _scores(result, "detector_loss", label, "losses, with a threshold", caption, threshold)
+    return _histogram(result, "detector_loss", threshold)
 
 
 def _right_and_wrong(history: History, name: str) -> dict[str, tuple[History, str]]:
@@ -247,22 +253,17 @@ def _weights(result: TrainingResult) -> str:
         curves(lines, "average weight", percent=False),
         "Average weights against the epoch.",
         f"Mean and standard deviation of the classes' average weights, and the mean weights {_of_labels(result)}.",
-    ) + _scores(result, "weight", "weight", "weights", "Weight of each training sample in the last epoch.")
-
-
-def _confidence(result: TrainingResult) -> str:
-    caption = "Confidence of each given label by the confidence head."
-    return _scores(result, "confidence", "confidence of the label given", "confidences", caption)
+    ) + _histogram(result, "weight")
 
 
 # By the quantity that they need, in the scores or in the history.
 DRAWINGS: dict[str, Callable[[TrainingResult], str]] = {
     "filter_kept": _choice,
-    "log_p_clean": _p_clean,
-    "label_quality": _quality,
+    "log_p_clean": partial(_histogram, name="log_p_clean"),
+    "label_quality": partial(_histogram, name="label_quality"),
     "kappa_median": _kappa,
     "detector_loss": _detector,
     "sigma": _sigma,
     "weight": _weights,
-    "confidence": _confidence,
+    "confidence": partial(_histogram, name="confidence"),
 }

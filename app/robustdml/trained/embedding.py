@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from robustdml.data import Split
 from robustdml.data.features import TEST, TRAIN, load_splits
 from robustdml.data.folders import folder_images, has_own_split, is_list, loose_images, read_list
-from robustdml.data.images import SUFFIXES, few, image_files, is_image, read_ahead
+from robustdml.data.images import SUFFIXES, check_left_out, image_files, is_image, read_ahead
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
 from robustdml.progress import OnProgress, silent
@@ -100,9 +100,7 @@ def embed_samples(
     """Embed all samples: rows of length 1, (N, D), the places of the N, and what was left out, with the reason."""
     if batch_size < 1:
         raise UsageError(f"batch_size={batch_size}: expected at least 1")
-    if samples.left_out and not skip_broken:
-        count, named = len(samples.left_out), few(samples.left_out)
-        raise UsageError(f"{count} rows are not whole; fill or remove them, or skip broken ones: {named}")
+    check_left_out(len(samples), samples.left_out, (), skip_broken)
     broken: list[str] = []
     # One array from the start: put together at the end, parts would take the memory twice.
     embeddings, rows = np.empty((len(samples), embedder.embedding_size), np.float32), [np.zeros(0, np.int64)]
@@ -118,10 +116,7 @@ def embed_samples(
                 np.stack([batch[place] for place in good]), batch_size
             )
             count += len(good)
-    if broken and not skip_broken:
-        raise UsageError(f"{len(broken)} images cannot be read; repair them or skip broken ones: {few(broken)}")
-    if len(broken) == len(samples):
-        raise UsageError(f"{samples.name}: none of the {len(samples)} images can be read: {few(broken)}")
+    check_left_out(len(samples), samples.left_out, broken, skip_broken)
     return embeddings[:count], np.concatenate(rows), [*samples.loose, *samples.left_out, *broken]
 
 
