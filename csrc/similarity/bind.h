@@ -1,4 +1,5 @@
-// Similarities themselves, for the CPU: similarity_sweep_f32 and so on, of the Sweep that pairs define.
+// Similarities themselves, for the CPU: similarity_sweep_f32 and so on. They take a Sweep_f32, which
+// csrc/pairs/bind.h registers.
 #pragma once
 
 #include "common/keywords.h"

@@ -1,9 +1,12 @@
 """NT-Xent, Sohn 2016 and Chen et al. 2020."""
 
+import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from robustdml_ops.losses.contrastive import count_labelled
 from robustdml_ops.losses.families.contrast import ContrastFamilyLoss
+from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_contrast import labelled_nt_xent, listed_nt_xent
 from robustdml_ops.losses.peer.package import SubLosses
@@ -48,7 +51,7 @@ class NTXentLoss(ContrastFamilyLoss):
 
     def _loss(self, inputs: LossInputs) -> Tensor:
         joint = self._checked(inputs)
-        checked, pairs = self._own_anchors(joint), self._number_of_pairs(joint, 0).clamp(min=1)
+        checked, pairs = self._own_anchors(joint), self._number_of_pairs(joint)
         if self._in_one_sweep(checked):
             embeddings, weights = checked.pairs[0], checked.weights
             total = self._sum(checked, embeddings.new_ones(()) if weights is None else weights).total
@@ -60,6 +63,14 @@ class NTXentLoss(ContrastFamilyLoss):
             each = listed_nt_xent(embeddings, candidates, checked.listed, self._scale())
             losses = each.new_zeros(len(embeddings)).index_add(0, checked.listed.positive_anchors, each)
         return self._mean(losses * checked.kept / pairs, checked)
+
+    def _number_of_pairs(self, inputs: PairInputs) -> Tensor | int:
+        """Positive pairs of all processes, at least 1."""
+        if inputs.listed is None:
+            _, labels, _, candidate_labels = inputs.pairs
+            return count_labelled(labels, candidate_labels)[0].sum().clamp(min=1)
+        here = torch.tensor(len(inputs.listed.positives), device=inputs.pairs[0].device)
+        return self.shards.count(here).clamp(min=1)
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)

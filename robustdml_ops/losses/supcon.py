@@ -1,8 +1,11 @@
 """SupCon, Khosla et al. 2020."""
 
+import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from typing_extensions import Unpack
 
+from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.validation import check_choice
 from robustdml_ops.losses.families.contrast import ContrastFamilyLoss
 from robustdml_ops.losses.families.pairs import PairInputs
@@ -59,7 +62,7 @@ class SupConLoss(ContrastFamilyLoss):
 
     def _loss(self, inputs: LossInputs) -> Tensor:
         joint, shards = self._checked(inputs), self.shards
-        checked, contrasted = self._own_anchors(joint), self._number_of_pairs(joint, 1) > 0
+        checked, contrasted = self._own_anchors(joint), self._has_negatives(joint)
         if self._in_one_sweep(checked):
             embeddings, weights = checked.pairs[0], checked.weights
             total, above = self._sum(checked, embeddings.new_ones(()) if weights is None else weights)
@@ -69,12 +72,21 @@ class SupConLoss(ContrastFamilyLoss):
             if self.reduction == "none":
                 return weighted
             total, above = weighted.sum(), (losses > 0).sum()
-        return shards.total(total * contrasted / shards.count(above).clamp(min=1))
+        return shards.total(total / torch.where(contrasted, shards.count(above).clamp(min=1), torch.inf))
+
+    def _has_negatives(self, joint: PairInputs) -> Tensor:
+        """Whether there is a negative pair in any process, ()."""
+        if joint.listed is not None:
+            return self.shards.count(torch.tensor(len(joint.listed.negatives), device=joint.pairs[0].device)) > 0
+        _, labels, _, candidate_labels = joint.pairs
+        # ABSENT is the smallest number; one more serves an empty batch.
+        both = pad(labels if candidate_labels is None else torch.cat([labels, candidate_labels]), (0, 1), value=ABSENT)
+        return both.amax() > both.masked_fill(both == ABSENT, torch.iinfo(both.dtype).max).amin()
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)
         losses = checked.weighted(self._losses(checked))
-        return of_samples(losses * (self._number_of_pairs(checked, 1) > 0))
+        return of_samples(losses * self._has_negatives(checked))
 
     def _dense(self, inputs: LossInputs, reason: str) -> SubLosses:
         if self.form != "outside":

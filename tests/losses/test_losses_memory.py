@@ -16,7 +16,7 @@ CLAIMED = {
     "proxy-anchor": 9,
     "proxy-anchor none": 11,
     "adaptive": 9,
-    "smooth factored": 24,  # 6 most often; the allocator may keep the logits of a chunk beside those of the next
+    "smooth factored": 8,
     "class-lse": 8,
     "class-lse soft-triple": 8,
 }

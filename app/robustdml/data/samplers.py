@@ -6,10 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from robustdml.config import TrainingConfig
 from robustdml.data.image_files import Rows
 from robustdml.errors import UsageError
-from robustdml.methods import METHODS
 
 # An epoch has at least so many batches: small data need steps, not passes.
 LEAST_STEPS = 4
@@ -85,18 +83,3 @@ class ClassBalancedSampler:
             classes = random.choice(len(self._members), self._classes_per_batch, replace=False)
             members = [self._members[c] for c in classes]
             yield np.concatenate([random.choice(m, size, replace=len(m) < size) for m in members])
-
-
-def make_sampler(config: TrainingConfig, labels: NDArray[np.int64]) -> RandomSampler | ClassBalancedSampler:
-    """Make the batches of an epoch, as many as the samples with these labels fill."""
-    method, batch_size = METHODS[config.method], config.batch_size
-    samples_per_class = method.samples_per_class if config.samples_per_class is None else config.samples_per_class
-    if samples_per_class == 0:
-        return RandomSampler(len(labels), batch_size, config.seed)
-    if config.samples_per_class is None:
-        # By default too few classes for a batch give more samples each, because small batches have few negatives.
-        sizes = np.unique(labels, return_counts=True)[1]
-        classes = max(min(batch_size // samples_per_class, len(sizes)), 1)
-        samples_per_class = max(samples_per_class, min(batch_size // classes, int(sizes.max(initial=1))))
-        batch_size = samples_per_class * classes
-    return ClassBalancedSampler(labels, batch_size, samples_per_class, config.seed)

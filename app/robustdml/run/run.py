@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from robustdml.config import PRINCIPAL, TrainingConfig
 from robustdml.data import Rows
 from robustdml.data.image_files import batches_of
-from robustdml.data.samplers import make_sampler
 from robustdml.errors import UsageError
 from robustdml.filters.filter import CORRECTED, KEPT, AuditFilter, Filter, Judged, PrismFilter
 from robustdml.filters.label_quality import label_quality
@@ -28,6 +27,7 @@ from robustdml.networks.start import NARROWEST, Start, choose_start, make_start
 from robustdml.progress import OnProgress, Recorder
 from robustdml.retrieval import retrieval_metrics
 from robustdml.run.audited_labels import use_audit
+from robustdml.run.batches import make_sampler
 from robustdml.run.sample_log import SampleLog
 from robustdml.world import ALONE, World, load_optimizer, whole
 from robustdml_ops.ops import NotFiniteError

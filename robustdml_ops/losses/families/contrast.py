@@ -2,12 +2,10 @@
 
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.validation import check_positive
-from robustdml_ops.losses.contrastive import count_labelled
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.ops.pairs.autograd import pair_dtype
@@ -53,13 +51,6 @@ class ContrastFamilyLoss(PairFamilyLoss):
     def _contrast(self, inputs: PairInputs) -> PairContrast:
         """Losses and log-sum-exps of the samples of this process."""
         return pair_contrast(*inputs.pairs, **self._settings(inputs))
-
-    def _number_of_pairs(self, joint: PairInputs, side: int) -> Tensor:
-        """Positive pairs (side 0) or negative ones (side 1) of all processes, ()."""
-        if joint.listed is None:
-            _, labels, _, candidate_labels = joint.pairs
-            return count_labelled(labels, candidate_labels)[side].sum()
-        return self.shards.count(torch.tensor(len(joint.listed[2 * side]), device=joint.pairs[0].device))
 
     def _settings(self, inputs: PairInputs) -> dict[str, Any]:
         embeddings, _, candidates, _ = inputs.pairs

@@ -45,10 +45,12 @@ def count_confidences(
     lowest = torch.full((num_classes,), torch.inf, dtype=dtype, device=device)
     highest = -lowest
     rows = chunk_rows(num_classes, B + sets.per_class, device, 0 if present is None else 2 * B)
+    # One memory for the logits of all chunks: the allocator would keep several.
+    logits = torch.empty(min(rows, num_classes), B, dtype=dtype, device=device) if sets.are_logits else None
     for first in range(0, num_classes if B else 0, rows):
         last = min(num_classes, first + rows)
         with without_autocast(device):
-            values = sets.values(first, last, dtype)
+            values = sets.values(first, last, dtype, None if logits is None else logits[: last - first])
         low, high = values, values
         if present is not None:
             low, high = values.masked_fill(~present, torch.inf), values.masked_fill(~present, -torch.inf)

@@ -40,13 +40,13 @@ class ConfidenceSets:
         """Elements that a class brings into the cache: its logits and its row of the weight, where there are any."""
         return 0 if self.hidden is None else sum(self.hidden.shape)
 
-    def values(self, first: int, last: int, dtype: torch.dtype) -> Tensor:
-        """Confidences, or logits, of the anchors ``first:last``: (last − first, B), any strides."""
+    def values(self, first: int, last: int, dtype: torch.dtype, logits: Tensor | None = None) -> Tensor:
+        """Confidences, or logits, of the anchors ``first:last``: (last − first, B), any strides; into ``logits``."""
         if self.confidences is not None:
             return self.confidences[:, first:last].t().to(dtype)
         assert self.hidden is not None and self.weight is not None and self.bias is not None
         weight, bias = self.weight[first:last].to(dtype), self.bias[first:last].to(dtype)
-        return torch.addmm(bias[:, None], weight, self.hidden.to(dtype).t())
+        return torch.addmm(bias[:, None], weight, self.hidden.to(dtype).t(), out=logits)
 
     def in_place(self, dtype: torch.dtype) -> bool:
         """Whether the confidences, or the weight of their logits, can be read as they are stored."""
