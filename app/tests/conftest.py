@@ -1,6 +1,7 @@
 import contextlib
 import io
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -179,6 +180,14 @@ def trained(tmp_path_factory, cache_of_the_session):
 def model_of_images(trained):
     """The folder of a run on photographs of `SIZE` pixels."""
     return trained[0] / "images"
+
+
+def refused(capsys, *arguments):
+    """Run a command that ends with status 2, by its own check or by the parser's; what it prints to stderr."""
+    with pytest.raises(SystemExit) as end:
+        sys.exit(main([str(one) for one in arguments]))
+    assert end.value.code == 2
+    return capsys.readouterr().err
 
 
 def settings_of(folder):

@@ -12,7 +12,7 @@ from app.tests.conftest import save_photos
 from robustdml.audit.classes import doubt_classes
 from robustdml.audit_report.copies import find_copies
 from robustdml.audit_report.decisions import Decisions, clean_labels, read_decisions
-from robustdml.audit_report.findings import Finding, read_findings, write_findings
+from robustdml.audit_report.findings import Finding, read_findings
 from robustdml.cli import main
 from robustdml.errors import UsageError
 
@@ -176,58 +176,9 @@ def test_a_list_of_images_in_parquet(photographs, tmp_path, monkeypatch, capsys)
     assert len(found) == 48 and {row["label"] for row in found} == {"0", "1"}
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda folder: folder, "no images"),
-        (lambda folder: folder / "missing", "no such file"),
-        (lambda folder: _written(folder / "list.csv", "path,label\n"), "an empty list"),
-        (lambda folder: _written(folder / "list.csv", "file,label\na,b\n"), "no column 'path'"),
-        (lambda folder: _written(folder / "list.csv", "path,label\na.png,x\nb.png,x\n"), "all labels are 'x'"),
-        (lambda folder: _written(folder / "list.csv", "path,label\na.png,x\nb.png,y\n"), "none of the 2 images"),
-        (lambda folder: _written(folder / "notes.txt", "hello"), "not a kind of file"),
-        (lambda folder: _saved(folder, np.full((4, 2), np.nan), [0, 0, 1, 1]), "every row"),
-        (lambda folder: _saved(folder, np.ones((4, 2)), [0, 0, 0, 0]), "all labels are '0'"),
-        (lambda folder: _saved(folder, np.ones((4, 2)), [0.5, 1, 2, 3]), "expected integers or texts"),
-    ],
-)
-def test_bad_input(make, words, tmp_path, capsys):
-    (tmp_path / "data").mkdir()
-    assert audit(make(tmp_path / "data"), tmp_path / "out") == 2
-    assert words in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["LABELS", "--to", "FOLDER"], "is there already; give a new name"),
-        (["FOLDER", "--to", "new"], "not a readable labels.csv"),
-        (["LABELS", "--to", "new"], "1 samples are no files: gone.png"),
-        (["LABELS", "--to", "new", "--use", "corect"], "did you mean correct?"),
-        (["LABELS", "--to", "new", "--confidence", "90"], "expected a probability between 0 and 1"),
-        (["LABELS", "--to", "new", "--decisions", "LABELS"], "expected the columns sample, class, decision, label"),
-        (["LABELS", "--to", "new", "--decisions", "OLD"], "decide in its new audit.html"),
-        (["LABELS", "--to", "new.npz"], "audit.json is missing"),
-    ],
-)
-def test_newcomers_mistakes_with_apply(options, words, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    write_findings(tmp_path / "labels.csv", [Finding("gone.png", "x", 0.9, "x", 0.9, "right", -1)])
-    _written(tmp_path / "old.csv", "sample,label,proposed,decision\ngone.png,x,y,refuse\n")
-    (tmp_path / "folder").mkdir()
-    given = {"LABELS": "labels.csv", "OLD": "old.csv", "FOLDER": "folder"}
-    assert main(["apply", *(given.get(one, one) for one in options)]) == 2
-    assert words in capsys.readouterr().err and not list(tmp_path.glob("*new*"))
-
-
 def _written(file: Path, text: str) -> Path:
     file.write_text(text)
     return file
-
-
-def _saved(folder: Path, features, labels) -> Path:
-    np.savez(folder / "features.npz", features=features, labels=np.array(labels))
-    return folder / "features.npz"
 
 
 def test_what_becomes_of_a_label():
@@ -330,14 +281,10 @@ def test_labels_that_are_no_findings(tmp_path):
             read_findings(_written(tmp_path / "labels.csv", text))
 
 
-def test_features_as_they_are(features, tmp_path, photographs, capsys):
+def test_features_as_they_are(features, tmp_path):
     assert audit(features, tmp_path / "out", "--as-they-are") == 0
     assert not (tmp_path / "out" / "run-0").exists()
     wrong = [row["sample"] for row in rows_of(tmp_path / "out" / "labels.csv") if row["verdict"] != "right"]
     assert wrong == ["3", "40", "70"]
     with np.load(tmp_path / "out" / "features.npz") as stored:
         assert stored["features"].shape == (119, 12)
-    assert audit(photographs, tmp_path / "images-out", "--as-they-are", "--image-size", "24") == 2
-    assert "--as-they-are is for features" in capsys.readouterr().err
-    assert audit(features, tmp_path / "none", "--runs", "0") == 2
-    assert "--runs 0" in capsys.readouterr().err

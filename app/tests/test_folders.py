@@ -75,21 +75,6 @@ def test_unusual_image_kinds(tmp_path):
     assert len(data.train) + len(data.test) == 8
 
 
-def test_bad_folders(tmp_path, folder):
-    with pytest.raises(UsageError, match="1 images, and no class folder"):
-        load_data(str(tmp_path / "birds" / "auk" / "deeper"))
-    (tmp_path / "one" / "only").mkdir(parents=True)
-    save(tmp_path / "one" / "only" / "1.png", (0, 0, 0))
-    with pytest.raises(UsageError, match="at least 2 classes, found 1"):
-        load_data(str(tmp_path / "one"))
-    with pytest.raises(UsageError, match="image_size=0"):
-        load_data(str(folder), image_size=0)
-    with pytest.raises(UsageError, match="test_fraction=1"):
-        load_data(str(folder), test_fraction=1)
-    with pytest.raises(UsageError, match="no such file or folder; expected glyphs, "):
-        load_data(str(tmp_path / "nowhere"))
-
-
 # Labels as a shop has them.
 CLASSES = ("007", "1e5", "Stuhl, 4-beinig", "chaise; longue", "日本", "nan")
 

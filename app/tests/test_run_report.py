@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from app.tests.conftest import PHOTOS, save_photos
+from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.filters.filter import QUANTILES
 from robustdml.filters.options import FilterOptions
@@ -88,3 +90,18 @@ def test_concentrations_of_any_size_are_seen(largest, scale, monkeypatch):
     quantiles = zip(QUANTILES, (0.0, 50.0, 100.0, 200.0, largest), strict=True)
     run_plots.kappa_boxes([{"epoch": 1, **{f"kappa_{name}": value for name, value in quantiles}}])
     assert axes.get_yscale() == scale
+
+
+def test_training_without_a_folder_keeps_the_run_and_shows_images(tmp_path, capsys):
+    photos = save_photos(tmp_path / "photos", **PHOTOS)
+    command = ["train", "--data", str(photos), "--image-size", "24", "--device", "cpu", "--epochs", "1"]
+    command += ["--backbone", "untrained", "--finetune", "--method", "bspml", "--batch-size", "8"]
+    for number in (1, 2):
+        assert main(command) == 0
+        text = capsys.readouterr().out
+        assert f"robustdml-run-{number}/report.html" in text and f"robustdml-run-{number}/model.pt" in text
+        assert "labels of the test samples are used as they are" in " ".join(text.split())
+    page = (tmp_path / "robustdml-run-2" / "report.html").read_text()
+    assert "Loss against the epoch" in page and "The most doubtful labels" in page
+    # Six test samples with five that were found, and training samples that were in a batch.
+    assert 36 < len(re.findall('<img src="data:image/jpeg', page)) <= 60

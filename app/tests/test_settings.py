@@ -130,28 +130,9 @@ def test_what_is_wrong_with_a_file_is_told_with_its_line(tmp_path, text, message
     assert str(raised.value).startswith(str(path)) and message in str(raised.value)
 
 
-def test_files_that_cannot_be_read(tmp_path, capsys):
-    assert main(["train", "--config", str(tmp_path / "nowhere.yaml")]) == 2
-    assert "nowhere.yaml: no such file" in capsys.readouterr().err
-    (tmp_path / "latin.yaml").write_bytes("data: Möwen\n".encode("latin-1"))
-    assert main(["train", "--config", str(tmp_path / "latin.yaml")]) == 2
-    assert "latin.yaml: not a text in UTF-8" in capsys.readouterr().err
-    assert main(["train", "--config", str(tmp_path)]) == 2
-    assert f"{tmp_path}: is a directory" in capsys.readouterr().err
-
-
 def test_numbers_are_read_as_people_write_them(tmp_path):
     read = read_settings(written(tmp_path, "learning_rate: 1e-3\nweight_decay: 0\nnoise: none\nseed: null\n"))
     assert {name: g.value for name, g in read.items()} == {"learning_rate": 1e-3, "weight_decay": 0, "noise": "none"}
-
-
-def test_values_out_of_bounds_and_settings_of_other_methods_name_the_file(tmp_path, capsys):
-    path = written(tmp_path, "epochs: 0\n")
-    assert main(["train", "--config", str(path)]) == 2
-    assert f"epochs=0: expected at least 1 (settings of {path}" in capsys.readouterr().err
-    path = written(tmp_path, "method: mcl\nbspml:\n  lam: 3\n")
-    assert main(["train", "--config", str(path)]) == 2
-    assert f"{path}, line 3: bspml.lam has no effect on method mcl" in capsys.readouterr().err
 
 
 def complete(**values):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from app.tests.conftest import PHOTOS, SIZE, save_features, save_photos
+from app.tests.conftest import PHOTOS, SIZE, refused, save_features, save_photos
 from robustdml import load_embedder
 from robustdml.cli import main
 from robustdml.data import load_data
@@ -49,13 +49,6 @@ def embed(model, images, tmp_path, *options):
     assert main(["embed", str(model), str(images), "-o", str(out), "--device", "cpu", *options]) == 0
     with np.load(out) as archive:
         return dict(archive)
-
-
-def error(capsys, *arguments):
-    assert main([str(argument) for argument in arguments]) == 2
-    captured = capsys.readouterr().err
-    assert "Traceback" not in captured
-    return captured.splitlines()[-1]
 
 
 def test_class_folders_are_embedded_with_labels_and_read_again_as_data(run, photos, tmp_path):
@@ -121,7 +114,7 @@ def test_broken_images_end_it_or_are_left_out_and_named(run, photos, tmp_path, c
     (photos / "class 0" / "2.png").write_text("no image")
     (photos / "class 5" / "7.png").write_bytes((photos / "class 5" / "6.png").read_bytes()[:60])
     out = tmp_path / "all.npz"
-    message = error(capsys, "embed", run, photos, "-o", out, "--batch-size", "4")
+    message = refused(capsys, "embed", run, photos, "-o", out, "--batch-size", "4")
     assert "2 images cannot be read" in message and "class 0/2.png" in message and "class 5/7.png" in message
     assert not out.exists()
     arrays = embed(run, photos, tmp_path, "--skip-broken", "--batch-size", "4")
@@ -132,32 +125,8 @@ def test_broken_images_end_it_or_are_left_out_and_named(run, photos, tmp_path, c
     np.testing.assert_allclose(load_embedder(run).embed(arrays["paths"].tolist()), arrays["features"], atol=1e-5)
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "x.png").write_text("no image")
-    message = error(capsys, "embed", run, tmp_path / "one", "-o", out, "--skip-broken")
+    message = refused(capsys, "embed", run, tmp_path / "one", "-o", out, "--skip-broken")
     assert "none of the 1 images can be read" in message
-
-
-def test_what_cannot_be_embedded_is_told_before_any_work(run, feature_run, photos, features, tmp_path, capsys):
-    (tmp_path / "mixed.txt").write_text("a.png\tant\nb.png\n")
-    (tmp_path / "blank.txt").write_text("\n")
-    (tmp_path / "film.mp4").write_bytes(b"\xff\xfe\x00film")
-    (tmp_path / "bare").mkdir()
-    out = tmp_path / "out.npz"
-    for model, images, target, message in (
-        (tmp_path / "nowhere", photos, out, "nowhere: no such file or folder"),
-        (photos, photos, out, "no model.pt in it; it is no folder of a run"),
-        (run, tmp_path / "nowhere", out, "nowhere: no such file or folder"),
-        (run, photos, tmp_path / "out.csv", "out.csv: expected a name that ends in .npz"),
-        (run, photos, "/proc/nowhere/out.npz", "/proc/nowhere"),
-        (run, features, out, "samples are 20, and the model takes colour images of 24×24 pixels"),
-        (feature_run, photos, out, "the model takes 20 features; give an .npz file of them"),
-        (run, tmp_path / "mixed.txt", out, "not 'b.png': give all or none"),
-        (run, tmp_path / "blank.txt", out, "an empty list"),
-        (run, tmp_path / "film.mp4", out, "neither a list of images in UTF-8 nor a file of a known kind"),
-        (run, tmp_path / "bare", out, "no images; expected files such as"),
-    ):
-        assert message in error(capsys, "embed", model, images, "-o", target)
-    assert "batch_size=0" in error(capsys, "embed", run, photos, "-o", out, "--batch-size", "0")
-    assert not out.exists()
 
 
 def test_evaluates_on_another_folder_and_on_a_list_of_it(run, photos, tmp_path, capsys):
@@ -187,11 +156,9 @@ def test_evaluates_on_the_test_part_as_the_run_did(feature_run, features, capsys
         assert found[name] == pytest.approx(trained[name], abs=1e-6)
 
 
-def test_evaluation_needs_labels_and_tells_what_it_left_out(run, photos, capsys):
-    capsys.readouterr()
-    assert "has no labels" in error(capsys, "evaluate", run, "--data", photos / "class 1")
+def test_evaluation_tells_what_it_left_out(run, photos, capsys):
     (photos / "class 0" / "2.png").write_text("no image")
-    assert "class 0/2.png" in error(capsys, "evaluate", run, "--data", photos)
+    assert "class 0/2.png" in refused(capsys, "evaluate", run, "--data", photos)
     assert main(["evaluate", str(run), "--data", str(photos), "--json", "--skip-broken"]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["samples"] == 47
@@ -239,13 +206,13 @@ def test_a_file_that_differs_is_not_written(feature_run, tmp_path, monkeypatch, 
         return content, lambda inputs: run(inputs) + 2e-4
 
     monkeypatch.setitem(exporting.FORMATS, ".pt2", spoilt)
-    message = error(capsys, "export", feature_run, "-o", tmp_path / "model.pt2")
+    message = refused(capsys, "export", feature_run, "-o", tmp_path / "model.pt2")
     assert "differs from the network by 2.0e-04, more than 0.0001" in message
     assert not list(tmp_path.glob("model.*"))
 
 
-def test_what_cannot_be_exported_is_told(feature_run, tiny_images, tmp_path, monkeypatch, capsys):
-    assert "expected a name that ends in .pt2 or .onnx" in error(capsys, "export", feature_run, "-o", tmp_path / "x.pb")
+def test_what_cannot_be_exported_is_told(tiny_images, tmp_path, monkeypatch, capsys):
+
     (tmp_path / "odd_backbone.py").write_text(
         "import torch\nclass Odd(torch.nn.Module):\n    def forward(self, images):\n"
         "        return images.flatten(1)[:, : 9 if float(images.sum()) > -1 else 3]\n"
@@ -257,13 +224,13 @@ def test_what_cannot_be_exported_is_told(feature_run, tiny_images, tmp_path, mon
             Image.fromarray(image[0]).save(tmp_path / "grey" / str(label) / f"{number}.png")
     command = ["train", "--data", "grey", "--image-size", "8", "--backbone", "odd_backbone:Odd", "--epochs", "1"]
     assert main([*command, "--batch-size", "8", "--method", "contrastive", "--device", "cpu", "--out", "odd"]) == 0
-    message = error(capsys, "export", "odd", "-o", "odd.pt2", "--backbone", "odd_backbone:Odd")
+    message = refused(capsys, "export", "odd", "-o", "odd.pt2", "--backbone", "odd_backbone:Odd")
     assert "the backbone odd_backbone:Odd cannot be exported" in message
     assert not (tmp_path / "odd.pt2").exists()
 
 
 def test_without_the_extra_it_says_what_to_install(feature_run, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    message = error(capsys, "export", feature_run, "-o", tmp_path / "x.onnx")
+    message = refused(capsys, "export", feature_run, "-o", tmp_path / "x.onnx")
     assert "ONNX needs onnxruntime: install with `pip install onnxruntime`" in message
     assert main(["export", str(feature_run), "-o", str(tmp_path / "x.pt2")]) == 0

