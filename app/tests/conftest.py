@@ -41,15 +41,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.nightly)
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Say what tests took the time of, also where they ran in other processes."""
-    reports = (one for found in terminalreporter.stats.values() for one in found)
-    for report in reports:
-        for name, value in getattr(report, "user_properties", ()):
-            if name == "took" and report.when == "call":
-                terminalreporter.write_line(value)
-
-
 _OF_EVERY_METHOD = (
     "test_learns",
     "test_bfloat16_is_close",

@@ -276,18 +276,6 @@ def test_right_samples_far_out_in_their_class_are_no_strangers():
     assert np.mean(called) < 0.004
 
 
-def test_learnt_features_are_believed_where_labels_are_taken_for_similar_ones():
-    random = np.random.default_rng(0)
-    truth = np.repeat(np.arange(24), 40)
-    means = np.repeat(random.normal(size=(8, 24)), 3, axis=0) + 0.25 * random.normal(size=(24, 24))
-    random.normal(size=(24, 24))
-    X = means[truth] + 0.35 * random.normal(size=(960, 24))
-    wrong = random.random(960) < 0.3
-    labels = np.where(wrong, truth // 3 * 3 + (truth + 1) % 3, truth)
-    raw, learnt = (LabelAuditor(features_learnt=told).fit(X, labels).issues_ for told in (False, True))
-    assert (learnt & wrong).sum() > (raw & wrong).sum() and (learnt & wrong).sum() > 0.95 * learnt.sum()
-
-
 def test_near_duplicates():
     X, truth = made_up(4, 10)
     X = np.concatenate([X, X[:3] * 2, X[:1]])

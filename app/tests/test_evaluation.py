@@ -12,7 +12,7 @@ from sklearn.metrics import roc_curve
 from app.tests.conftest import save_photos
 from robustdml import retrieval, verification
 from robustdml.cli import main
-from robustdml.retrieval import METRICS, intervals_over_classes, retrieval_by_query
+from robustdml.retrieval import METRICS, intervals_over_classes, retrieval_by_query, retrieval_metrics
 from robustdml.verification import verify
 
 
@@ -31,21 +31,32 @@ def by_all_cosines(queries, k, gallery, embeddings_come_from_same_source):
     return cosines.topk(k)
 
 
+SIZES = [[40, 3, 9, 1, 12, 0, 2], [2, 3], [30, 30, 30], [1, 1, 2]]
+
+
 @pytest.mark.parametrize("most", [7, 2**23])
-@pytest.mark.parametrize("apart", [False, True])
-def test_they_equal_the_peer_s_whatever_is_in_memory_at_a_time(apart, most, monkeypatch):
+@pytest.mark.parametrize(
+    ("sizes", "others"), [*((sizes, None) for sizes in SIZES), (SIZES[0], [5, 30, 1, 0, 20, 4, 1])]
+)
+def test_they_equal_the_peer_s_whatever_is_in_memory_at_a_time(sizes, others, most, monkeypatch):
     monkeypatch.setattr(retrieval, "_MOST_FOUND", most)
-    queries, labels = draw([40, 3, 9, 1, 12, 0, 2])
-    gallery, there = draw([5, 30, 1, 0, 20, 4, 1], seed=1) if apart else (queries, labels)
-    found = retrieval_by_query(queries, labels, (gallery, there) if apart else None)
+    queries, labels = draw(sizes)
+    gallery, there = draw(others, seed=1) if others else (queries, labels)
+    found = retrieval_by_query(queries, labels, (gallery, there) if others else None)
     names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
     peer = AccuracyCalculator(include=names, k="max_bin_count", knn_func=by_all_cosines)
-    expected = peer.get_accuracy(queries, labels, gallery, there, ref_includes_query=not apart)
-    # One class has nothing to find: the peer leaves it out as well.
-    assert np.isnan(found).any(1).sum() == 1
+    expected = peer.get_accuracy(queries, labels, gallery, there, ref_includes_query=not others)
+    # Some have nothing to find: the peer leaves them out as well.
+    nothing = np.isin(labels, there, invert=True) if others else np.bincount(labels)[labels] == 1
+    assert (np.isnan(found).any(1) == nothing).all()
     means = dict(zip(METRICS, np.nanmean(found, axis=0), strict=True))
+    near = by_all_cosines(torch.from_numpy(queries), len(there), torch.from_numpy(gallery), not others)[1]
+    right = (there[near] == labels[:, None])[~nothing]
+    expected |= {f"recall_at_{k}": right[:, :k].any(1).mean() for k in (2, 4, 8)}
     for name, value in expected.items():
         assert means[name] == pytest.approx(value, abs=1e-6)
+    if not others:
+        assert retrieval_metrics(3 * queries, labels) == pytest.approx(means)
 
 
 def test_copies_of_a_sample_do_not_find_it_itself():

@@ -3,10 +3,6 @@
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -121,23 +117,6 @@ def test_features_are_half_as_large_and_nothing_else_is_kept(drawn, own_cache):
         )
         with pytest.raises(UsageError, match="16 bits hold"):
             store_split(data.train, origin, CPU)
-
-
-KILLED = """
-import os, signal, sys
-from app.tests.test_image_files import store
-store(sys.argv[1], lambda what, done, _: os.kill(os.getpid(), signal.SIGKILL) if done == 512 else None)
-"""
-
-
-def test_a_killed_pass_goes_on_with_the_same_bits(drawn, own_cache, monkeypatch):
-    folder = Path(__file__).parents[2]
-    assert subprocess.run([sys.executable, "-c", KILLED, str(drawn)], cwd=folder).returncode == -signal.SIGKILL
-    reports = []
-    resumed = store(drawn, lambda *report: reports.append(report))
-    assert reports[0] == ("features", 512, 1000)
-    monkeypatch.setenv("ROBUSTDML_CACHE", str(own_cache.with_name("other")))
-    np.testing.assert_array_equal(resumed, store(drawn))
 
 
 def test_training_and_audit_leave_out_what_is_broken(tmp_path, capsys):

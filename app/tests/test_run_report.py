@@ -7,10 +7,8 @@ import pytest
 from app.tests.conftest import PHOTOS, save_photos
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
-from robustdml.filters.filter import QUANTILES
 from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
-from robustdml.reports import run_plots
 from robustdml.reports.run_report import render_run
 from robustdml.train import train
 
@@ -79,17 +77,6 @@ def test_the_test_part_is_told(noisy):
     assert found.summary["test"] == {"samples": 123, "classes": 10, "alone": 1, "trained_on": False}
     told = "Tested on 123 samples of 10 other classes, without 1 that are alone in their class."
     assert told in render_run(found)
-
-
-@pytest.mark.parametrize(("largest", "scale"), [(900.0, "linear"), (4e8, "symlog")])
-def test_concentrations_of_any_size_are_seen(largest, scale, monkeypatch):
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    monkeypatch.setattr(run_plots, "draw_axes", lambda draw, height: draw(axes))
-    quantiles = zip(QUANTILES, (0.0, 50.0, 100.0, 200.0, largest), strict=True)
-    run_plots.kappa_boxes([{"epoch": 1, **{f"kappa_{name}": value for name, value in quantiles}}])
-    assert axes.get_yscale() == scale
 
 
 def test_training_without_a_folder_keeps_the_run_and_shows_images(tmp_path, capsys):

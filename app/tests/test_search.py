@@ -73,12 +73,12 @@ def test_paths_pil_images_and_arrays_are_one(model_of_images, photos):
     images = [Image.open(file).convert("RGB") for file in files]
     arrays = [np.asarray(image) for image in images]
     expected = embedder.embed(files)
-    for given in (images, arrays, np.stack(arrays), [files[0], images[1], arrays[2]]):
-        np.testing.assert_allclose(embedder.embed(given), expected, atol=1e-6)
+    prepared = embedder.prepare(files)
+    for given in (list(map(str, files)), images, arrays, np.stack(arrays), [files[0], images[1], arrays[2]], prepared):
+        np.testing.assert_allclose(embedder.embed(given, batch_size=2), expected, atol=1e-6)
     for given in (files[0], str(files[0]), images[0], arrays[0]):
         np.testing.assert_allclose(embedder.embed(given), expected[:1], atol=1e-6)
-    batch = (embedder.prepare(files) * 255).byte().numpy()
-    np.testing.assert_allclose(embedder.embed(batch), expected, atol=1e-6)
+    np.testing.assert_allclose(embedder.embed((prepared * 255).byte().numpy()), expected, atol=1e-6)
     assert embedder.embed(np.zeros((9, 7), np.uint8)).shape == (1, 8)
     with pytest.raises(UsageError, match=r"an array of float32 \(9, 7, 3\); expected uint8 \(H, W\) or \(H, W, 3\)"):
         embedder.embed(np.zeros((9, 7, 3), np.float32))

@@ -95,27 +95,25 @@ def test_a_process_forked_from_a_run_ends_by_the_signal():
     assert not signals.received
 
 
-def test_random_numbers_of_the_network_go_on_where_they_were(tiny_images, tmp_path, monkeypatch):
-    """A backbone with dropout resumes bit for bit too."""
-    backbone = "torch_backbone_for_tests:make"
-    (tmp_path / "torch_backbone_for_tests.py").write_text(
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": 20},
+        {"method": "smooth-proxy-anchor"},  # whose confidences are of the frozen features
+        {"method": "contrastive", "schedule": "cosine", "warmup": 0.5},
+    ],
+    ids=str,
+)
+def test_finetuning_resumes_bit_for_bit(tiny_images, tmp_path, settings):
+    """The network's random numbers go on where they were, too."""
+    (tmp_path / "backbone_with_dropout.py").write_text(
         "from torch import nn\n"
         "def make():\n    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(1024, 6), nn.BatchNorm1d(6))\n"
     )
-    monkeypatch.chdir(tmp_path)
-    config = replace(FAST, backbone=backbone, finetune=True, batch_size=20, epochs=2)
+    config = replace(FAST, backbone="backbone_with_dropout:make", finetune=True, epochs=2, **settings)
     whole, _ = check_resume(config, tiny_images, tmp_path / "run", stop=1)
     assert weights(whole).numel() > 1024 * 6
-
-
-def test_finetuning_with_confidences_keeps_the_frozen_features(tiny_images, tmp_path, monkeypatch):
-    (tmp_path / "plain_backbone.py").write_text(
-        "from torch import nn\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(1024, 16))\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    config = replace(FAST, method="smooth-proxy-anchor", backbone="plain_backbone:make", finetune=True, epochs=2)
-    whole, _ = check_resume(config, tiny_images, tmp_path / "run", stop=1)
-    assert whole.scores["confidence"].shape == (60,)
+    assert (settings.get("method") == "smooth-proxy-anchor") == ("confidence" in whole.scores)
 
 
 def test_callers_random_numbers_are_left_alone(noisy):
@@ -242,10 +240,3 @@ def test_rates_follow_warm_up_and_cosine_and_the_backbone_has_its_own(tiny_image
     np.testing.assert_allclose(factors, expected)
     with pytest.raises(UsageError, match=r"warmup=4: expected fewer than the 4 epochs"):
         replace(config, warmup=4.0)
-
-
-def test_a_schedule_resumes_with_the_same_bits(tiny_images, tmp_path):
-    config = replace(FAST, method="contrastive", backbone="untrained", finetune=True, schedule="cosine", warmup=0.5)
-    with pytest.raises(SystemExit):
-        train(config, tiny_images, out=tmp_path, device="cpu", recorders=[Ends(signal.SIGTERM)])
-    check_equal(train(config, tiny_images, device="cpu"), train(config, tiny_images, out=tmp_path, resume=True))

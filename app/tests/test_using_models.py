@@ -156,15 +156,6 @@ def test_evaluates_on_the_test_part_as_the_run_did(feature_run, features, capsys
         assert found[name] == pytest.approx(trained[name], abs=1e-6)
 
 
-def test_evaluation_tells_what_it_left_out(run, photos, capsys):
-    (photos / "class 0" / "2.png").write_text("no image")
-    assert "class 0/2.png" in refused(capsys, "evaluate", run, "--data", photos)
-    assert main(["evaluate", str(run), "--data", str(photos), "--json", "--skip-broken"]) == 0
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)["samples"] == 47
-    assert "class 0/2.png" in captured.err
-
-
 @pytest.mark.parametrize("kind", nightly_but(["features"], ["images", "features"]))
 def test_onnx_runs_elsewhere_with_any_batch(kind, run, feature_run, photos, clusters, tmp_path, capsys):
     model, path = (run if kind == "images" else feature_run), tmp_path / "out" / "model.onnx"
