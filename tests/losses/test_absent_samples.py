@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import NAMES, make_case
+from cases import NAMES, assert_close, make_case
 
 from robustdml_ops.losses import LanguageGuidanceLoss, SuperContrastiveLoss, SuperLoss
 
@@ -50,6 +50,26 @@ def test_a_weight_of_0_is_an_absent_sample(name):
     assert not dX[~kept].any()
     assert torch.isfinite(dw).all() or name.startswith("superloss")
     torch.testing.assert_close(*(dict(module.named_buffers()) for module in modules))
+
+
+def test_bspml_may_leave_zero_weights_out_altogether():
+    """Weights are constants there."""
+    whole, kept_alone = (make_case("bspml", 24, 4, 6, reduction="none") for _ in range(2))
+    kept = torch.arange(24) % 3 > 0
+    whole.weights = kept.double()
+    kept_alone.keep(kept)
+    whole.weights.requires_grad_()
+    as_printed, whole.module.exclude_zero_weights = whole.ours(), True
+    ours, theirs = whole.ours(), kept_alone.ours()
+    assert_close(ours[kept], theirs)
+    (gradient,), (expected,) = (
+        torch.autograd.grad(loss.sum(), case.embeddings) for loss, case in ((ours, whole), (theirs, kept_alone))
+    )
+    assert_close(gradient[kept], expected)
+    assert ((as_printed - ours).abs() > 1e-3).any()
+    assert not as_printed[~kept].any() and not ours[~kept].any()
+    as_printed.sum().backward()
+    assert whole.weights.grad is None
 
 
 @pytest.mark.parametrize("name", [*NAMES, *BUILDS])

@@ -13,7 +13,6 @@ from cases import (
     make_case,
 )
 
-from python_ref import soft_triple_regularizer
 from python_ref.prism_losses import memory_contrastive_loss
 from robustdml_ops.losses import SoftTripleLoss
 from robustdml_ops.ops import ABSENT
@@ -96,17 +95,6 @@ def test_weights_of_pair_losses_have_gradients(name):
     torch.testing.assert_close(gradient[present], expected[present])
 
 
-@pytest.mark.parametrize(("C", "H", "D"), [(1, 1, 1), (4, 1, 3), (3, 2, 2), (5, 7, 4), (40, 10, 16)])
-def test_regularizer(C, H, D):
-    loss_function = SoftTripleLoss(C, D, H, regularizer_weight=0.7).double()
-    ours = loss_function.regularizer()
-    theirs = 0.7 * soft_triple_regularizer(loss_function.fc.t().reshape(C, H, D))
-    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
-    if H > 1 and D > 1:  # of vectors of length 1 in one dimension, two may coincide
-        gradients = (torch.autograd.grad(value, loss_function.fc)[0] for value in (ours, theirs))
-        torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
-
-
 def test_regularizer_where_centers_coincide_or_vanish():
     """The root has no derivative at 0: no NaN, and no force between centers that are one already."""
     loss_function = SoftTripleLoss(2, 3, 3, regularizer_weight=1.0)
@@ -122,30 +110,18 @@ def test_regularizer_where_centers_coincide_or_vanish():
     assert gradient[0, 0].abs().max() > 0  # from the third center
 
 
-def memory_case(variant, **options):
-    case = make_case(f"memory-{variant}, a bank", 12, 4, 5, **options)
-    case.bank_labels = torch.where(case.bank_labels == ABSENT, 1, case.bank_labels)  # the equations have no absent rows
-    return case, (case.embeddings, case.labels, case.bank, case.bank_labels, 0.2, variant)
-
-
-@pytest.mark.parametrize("variant", ["paper", "xbm", "authors"])
-def test_memory_loss_is_that_of_the_paper(variant):
-    """The reference by sample, to which the others are compared, sums to the reference of the equations."""
-    case, arguments = memory_case(variant, reduction="none")
-    total = memory_contrastive_loss(*arguments)
-    torch.testing.assert_close(case.ours().sum() / (1 if variant == "paper" else 12), total)
-
-
+@pytest.mark.parametrize("filtered", [False, True])
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("variant", ["paper", "xbm", "authors"])
-def test_a_filtered_batch_with_a_memory(variant, reduction):
-    """With a mask for weights: by the number kept, or as the authors of PRISM the bank's term by that of all."""
-    case, arguments = memory_case(variant, reduction=reduction)
-    keep = torch.arange(12) % 3 != 1
-    case.weights = keep.double()
-    expected = memory_contrastive_loss(*arguments, keep) * (8 if variant != "paper" else 1)
-    ours = case.ours()
-    ours = ours.sum() if reduction == "none" else ours * 8
+def test_a_memory_is_that_of_the_equations(variant, reduction, filtered):
+    """A mask for weights divides by the number kept, or as the authors of PRISM the bank's term by that of all."""
+    case = make_case(f"memory-{variant}, a bank", 12, 4, 5, reduction=reduction)
+    bank_labels = case.bank_labels = torch.where(case.bank_labels == ABSENT, 1, case.bank_labels)  # there is no ABSENT
+    keep = torch.arange(12) % 3 != 1 if filtered else torch.ones(12, dtype=torch.bool)
+    case.weights = keep.double() if filtered else None
+    expected = memory_contrastive_loss(case.embeddings, case.labels, case.bank, bank_labels, 0.2, variant, keep)
+    expected, ours = expected * (keep.sum() if variant != "paper" else 1), case.ours()
+    ours = ours.sum() if reduction == "none" else ours * keep.sum()
     torch.testing.assert_close(ours, expected)
     torch.testing.assert_close(
         *(torch.autograd.grad(loss, case.embeddings)[0] for loss in (ours, expected)), rtol=1e-9, atol=1e-12

@@ -1,7 +1,5 @@
 """Each bad input has a clear error or a documented value: never a crash, a hang or a silent NaN."""
 
-import math
-
 import pytest
 import torch
 from cases import CLASS_NAMES, MATRIX_NAMES, PAIR_NAMES, make_case
@@ -45,9 +43,6 @@ WEIGHTED = {name: call for name, call in LOSSES.items() if name != "ProcSimLoss"
     [
         ((torch.randn(4, 5), Y), ValueError, "embeddings must have 3 columns"),
         ((torch.randn(4), Y), ValueError, "embeddings must be a floating-point matrix"),
-        ((torch.ones(4, 3, dtype=torch.int64), Y), ValueError, "embeddings must be a floating-point matrix"),
-        (([[1.0, 2.0, 3.0]], Y), TypeError, "embeddings must be a torch.Tensor"),
-        ((X, Y[:3]), ValueError, r"labels must have shape \(4,\)"),
         ((X, Y[None]), ValueError, r"labels must have shape \(4,\)"),
         ((X, Y + 0.5), ValueError, r"labels must be numbers of classes, got \[0.5, 1.5, 2.5\]"),
         ((X.numpy(), Y), TypeError, r"embeddings must be .* not ndarray: pass torch.from_numpy\(embeddings"),
@@ -56,11 +51,9 @@ WEIGHTED = {name: call for name, call in LOSSES.items() if name != "ProcSimLoss"
         ((X, ["a", "b", "c"]), TypeError, r"not list: number .*numpy.unique\(labels, return_inverse=True\)\[1\]"),
         ((X, torch.tensor([0, 1, 7, 1])), IndexError, r"labels\[2\] = 7 is outside 0 … 5"),
         ((X, torch.tensor([0, -1, 2, 1])), IndexError, r"labels\[1\] = -1 is outside 0 … 5"),
-        ((torch.full((4, 3), torch.nan), Y), ValueError, r"embeddings\[0\] has NaN or inf"),
         ((X.clone().index_fill_(0, Y[2:3], torch.inf), Y), ValueError, r"embeddings\[2\] has NaN or inf"),
         ((X.to("meta"), Y), ValueError, "must be on one device.*meta.*cpu"),
         ((X, Y, None, X[:2], Y[:2]), ValueError, "compares samples with its own proxies: leave ref_emb and ref_labels"),
-        ((X, None), ValueError, "labels are missing"),
         ((X, Y, torch.ones(4)), TypeError, "must be a miner's triplets .* got Tensor; weights .* sample_weights="),
         ((X, Y, (Y, Y)), TypeError, "indices_tuple must be a miner's triplets"),
         ((X, Y, (Y, Y, Y[:2])), ValueError, r"indices_tuple must hold pairs of equal lengths, got \[4, 4, 2\]"),
@@ -145,41 +138,19 @@ def test_confidences(confidences, error, message):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: ProxyAnchorLoss(0, 3), "num_classes must be at least 1, got 0"),
-        (lambda: ProxyAnchorLoss(3, 0), "embedding_size must be at least 1, got 0"),
-        (lambda: ProxyAnchorLoss(3, 3, alpha=0), "alpha must be positive and finite, got 0"),
         (lambda: ProxyAnchorLoss(3, 3, reduction="sum"), "reduction='sum': expected one of mean, none"),
-        (lambda: SmoothProxyAnchorLoss(3, 3, beta=-1), "beta must be positive"),
         (lambda: SmoothProxyAnchorLoss(3, 3, threshold=1.0), r"threshold must lie in \(0, 1\)"),
         (lambda: AdaptiveProxyAnchorLoss(3, 3, margin=0), "margin must be positive"),
-        (lambda: AdaptiveProxyAnchorLoss(3, 3, regularization=-1), "regularization must not be negative"),
         (lambda: AdaptiveProxyAnchorLoss(3, 3, negative_margin="class"), "expected one of sample, proxy"),
-        (lambda: ProxyNCALoss(3, 3, softmax_scale=0), "softmax_scale must be positive and finite, got 0"),
         (lambda: ProxyNCALoss(1, 3, include_positive=False), "needs at least 2 classes, got num_classes=1"),
-        (lambda: NormalizedSoftmaxLoss(3, 3, temperature=0), "temperature must be positive and finite, got 0"),
-        (lambda: SoftTripleLoss(3, 3, centers_per_class=0), "centers_per_class must be at least 1, got 0"),
-        (lambda: SoftTripleLoss(3, 3, la=-1), "la must be positive and finite, got -1"),
-        (lambda: SoftTripleLoss(3, 3, gamma=float("nan")), "gamma must be positive and finite, got nan"),
-        (lambda: SoftTripleLoss(3, 3, regularizer_weight=-0.1), "regularizer_weight must not be negative, got -0.1"),
-        (lambda: CosFaceLoss(3, 3, margin=float("inf")), "margin must be finite, got inf"),
-        (lambda: CosFaceLoss(3, 3, scale=0), "scale must be positive and finite, got 0"),
-        (lambda: ArcFaceLoss(3, 3, margin=float("nan")), "margin must be finite, got nan"),
-        (lambda: SubCenterArcFaceLoss(0, 3), "num_classes must be at least 1, got 0"),
-        (lambda: SubCenterArcFaceLoss(3, 3, sub_centers=0), "sub_centers must be at least 1, got 0"),
-        (lambda: MultiSimilarityLoss(alpha=0), "alpha must be positive and finite, got 0"),
-        (lambda: MultiSimilarityLoss(beta=-2), "beta must be positive and finite, got -2"),
-        (lambda: MultiSimilarityLoss(epsilon=float("nan")), "epsilon must be finite"),
-        (lambda: ContrastiveLoss(neg_margin=float("inf")), "neg_margin must be finite"),
         (lambda: ContrastiveLoss(distance="manhattan"), "='manhattan': expected one of euclidean, cosine, squared"),
-        (lambda: BSPMLLoss(alpha=0), "alpha must be positive"),
-        (lambda: BSPMLLoss(epsilon=float("nan")), "epsilon must be finite"),
         (lambda: BSPMLLoss(reduction="sum"), "reduction='sum'"),
-        *((lambda lam=lam: SuperLoss(lam), "lam must be positive and finite") for lam in (0, -1.0, math.nan, math.inf)),
         (lambda: SuperLoss(reduction="sum"), "reduction='sum'"),
         (lambda: MemoryContrastiveLoss(variant="code"), "variant='code': expected one of paper, xbm, authors"),
     ],
 )
 def test_settings(build, message):
+    """Numbers are swept in tests/package/test_hostile_input.py."""
     with pytest.raises(ValueError, match=message):
         build()
 

@@ -6,7 +6,6 @@ from importlib import import_module
 import pytest
 import torch
 from pytorch_metric_learning import losses as pml
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from robustdml_ops.engine.similarity_chunks import gradient_buffer
 from robustdml_ops.losses import NormalizedSoftmaxLoss, SoftTripleLoss, SubCenterArcFaceLoss
@@ -19,13 +18,6 @@ LOSSES = {
     "subcenter-arcface": (SubCenterArcFaceLoss, pml.SubCenterArcFaceLoss),
 }
 both = pytest.mark.parametrize(("ours", "theirs"), LOSSES.values(), ids=LOSSES)
-
-
-def pair(ours, theirs):
-    """Ours and the peer's with the same parameters."""
-    mine, other = ours(C, D), theirs(num_classes=C, embedding_size=D)
-    mine.load_state_dict(other.state_dict())
-    return mine, other
 
 
 def batches(steps):
@@ -73,19 +65,9 @@ def test_gradient_that_the_sweep_wrote_becomes_grad(op, dtype, backend, small_ch
 
 
 @both
-def test_parameters_to_vector_and_back(ours, theirs):
-    mine, other = pair(ours, theirs)
-    vector = parameters_to_vector(mine.parameters())
-    assert torch.equal(vector, parameters_to_vector(other.parameters()))
-    vector_to_parameters(2 * vector, mine.parameters())
-    assert torch.equal(parameter_of(mine), 2 * parameter_of(other))
-    assert parameter_of(mine).view(-1).shape == vector.shape
-
-
-@both
 @pytest.mark.parametrize("fused", [True, False])
 def test_optimiser_resumed_from_the_peers_checkpoint_goes_on_as_the_peers(ours, theirs, fused):
-    mine, other = pair(ours, theirs)
+    mine, other = ours(C, D), theirs(num_classes=C, embedding_size=D)
     optimizers = [torch.optim.Adam(loss.parameters(), 1e-2, fused=fused) for loss in (mine, other)]
 
     def train(loss_function, optimizer, steps):

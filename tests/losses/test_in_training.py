@@ -4,9 +4,6 @@ import pytest
 import torch
 from cases import BANK_NAMES, MATRIX_NAMES, NAMES, make_case
 
-from robustdml_ops.losses import MemoryContrastiveLoss
-from robustdml_ops.robust import MemoryBank
-
 
 @pytest.mark.parametrize("name", MATRIX_NAMES + BANK_NAMES)
 def test_upstream_scale_and_a_second_backward(name):
@@ -61,17 +58,3 @@ def test_autocast_keeps_the_loss_in_float32_and_the_parameter_as_it_is(name):
     torch.testing.assert_close(loss, case.reference(), rtol=1e-4, atol=1e-4)
     loss.backward()
     assert case.parameter.dtype == case.parameter.grad.dtype == torch.float32
-
-
-@pytest.mark.parametrize("rows", [0, 3, 8])
-def test_memory_bank_as_it_fills(rows):
-    X, y = torch.randn(4, 3), torch.tensor([0, 1, 2, 1])
-    bank = MemoryBank(num_classes=4, embedding_size=3, capacity=8)
-    stored, labels = torch.randn(rows, 3), torch.arange(rows) % 4
-    if rows:
-        bank.enqueue(stored, labels)
-    loss_function = MemoryContrastiveLoss()
-    with_bank = loss_function(X, y, None, bank.features, bank.labels)
-    torch.testing.assert_close(with_bank, loss_function(X, y, None, stored, labels))
-    if rows == 0:
-        assert torch.equal(with_bank, loss_function(X, y))

@@ -68,14 +68,6 @@ def test_functional_gradients_once_and_twice(loss):
     assert torch.equal(torch.func.grad(lambda x: torch.func.grad(f)(x).square().sum())(X), second)
 
 
-def test_functional_call():
-    module, X, y = ProxyAnchorLoss(5, 3).double(), torch.randn(12, 3, dtype=torch.float64), torch.arange(12) % 5
-    parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
-    found = torch.func.grad(lambda p: torch.func.functional_call(module, p, (X, y)))(parameters)
-    module(X, y).backward()
-    assert torch.equal(found["proxies"], module.proxies.grad)
-
-
 def test_a_third_derivative_is_refused(loss):
     f, X = loss
     leaf = X.clone().requires_grad_()

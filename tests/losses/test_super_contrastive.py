@@ -127,10 +127,5 @@ def test_what_is_not_served_is_refused():
 
 
 def test_bad_input():
-    for lam in (0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="lam must be positive and finite"):
-            SuperContrastiveLoss(lam=lam)
-    with pytest.raises(ValueError, match="pos_margin must be finite"):
-        SuperContrastiveLoss(float("nan"))
     with pytest.raises(ValueError, match=r"embeddings\[1\] has NaN or inf"):
         SuperContrastiveLoss()(torch.tensor([[1.0], [torch.nan]]), torch.tensor([0, 1]))

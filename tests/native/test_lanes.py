@@ -1,7 +1,6 @@
 """Sweeps by lanes on the CPU: the same numbers as a chunk at a time, the same bits twice, and nothing left changed."""
 
 import ctypes
-import itertools
 import os
 import threading
 
@@ -211,22 +210,6 @@ def test_lanes_serve_here():
         pytest.skip("other builds of PyTorch need not have the symbols")
     assert lanes.matrix_product(torch.float32)
     assert lanes.matrix_product(torch.float64)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(5, 7, 3), (1, 7, 3), (5, 1, 3), (5, 7, 1), (1, 1, 1)], ids=str)
-def test_products_of_matrices_by_rows_and_by_columns(shape, dtype):
-    rows, columns, inner = shape
-    multiply = getattr(native_module.library, f"multiply_{native_module.SUFFIX[dtype]}")
-    for add, *turned in itertools.product([False, True], repeat=4):
-        matrices = [
-            torch.randn(*size[::-1], dtype=dtype).t() if turn else torch.randn(*size, dtype=dtype)
-            for size, turn in zip(((rows, inner), (inner, columns), (rows, columns)), turned, strict=True)
-        ]
-        A, factor, out = matrices
-        expected = A @ factor + (out if add else 0)
-        multiply(lanes.matrix_product(dtype), *((m.data_ptr(), *m.stride()) for m in matrices), *shape, add)
-        torch.testing.assert_close(out, expected)
 
 
 @pytest.mark.parametrize(

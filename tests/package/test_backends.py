@@ -1,7 +1,5 @@
 """Which backend is taken, why, and what is said when it can't be."""
 
-import importlib
-import inspect
 import warnings
 
 import pytest
@@ -76,22 +74,3 @@ def test_the_environment_leaves_a_room_without_that_backend_free(monkeypatch):
 
 def test_a_device_that_nobody_prefers_is_served_by_eager():
     assert backends.choose(BACKENDS, None, torch.device("meta"), F32) is EAGER
-
-
-ROOMS = ["anchor.sweep", "classes.sweep", "pairs.sweep", "similarity.backends"]
-ROOMS += ["vmf.backends", "lambert_w.backends", "otsu.backends", "self_paced"]
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_each_room_has_a_table_of_whole_backends(room):
-    """Each provides all functions that the eager one has."""
-    table = importlib.import_module(f"robustdml_ops.ops.{room}").BACKENDS
-    assert {"native", "eager"} <= set(table) <= set(backends.UNAVAILABLE)
-    assert set(table) == set(backends.UNAVAILABLE) or room == "self_paced"
-    asked = [name for name, _ in inspect.getmembers(type(table["eager"]), inspect.isfunction)]
-    assert asked
-    for backend in table.values():
-        for name in asked:
-            recomputes = name == "complete_terms" and not backend.keeps_terms
-            if not name.startswith("_") and not recomputes:
-                assert "raise NotImplementedError" not in inspect.getsource(getattr(type(backend), name)), name

@@ -63,24 +63,6 @@ def test_tiles_can_be_launched(name):
     check_tiles(cards.CARDS[name])
 
 
-def test_every_tile_of_the_table_is_read():
-    read = set()
-
-    class Noted(dict):
-        def __init__(self, kernel, tile):
-            super().__init__(tile)
-            self.kernel = kernel
-
-        def __getitem__(self, key):
-            read.add((self.kernel, key))
-            return super().__getitem__(key)
-
-    tiles = cards.CARDS[cards.DEFAULT].tiles
-    for _ in launches(lambda kernel: Noted(kernel, tiles[kernel])):
-        pass
-    assert read == {(kernel, key) for kernel, tile in tiles.items() for key in tile}
-
-
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_hold_valid_settings(name):
     row = cards.CARDS[name]
@@ -91,28 +73,9 @@ def test_rows_hold_valid_settings(name):
     assert name == cards.DEFAULT or re.fullmatch(r"sm_\d{2,3}", name)
 
 
-def test_the_default_row_is_whole_and_the_others_hold_what_differs():
-    table = json.loads(cards.TABLE.read_text())
-    default = table.pop(cards.DEFAULT)
-    assert set(default) == {field.name for field in dataclasses.fields(cards.Card)}
-    for row in table.values():
-        tiles = {(kernel, key): number for kernel, tile in row.get("tiles", {}).items() for key, number in tile.items()}
-        assert row and all(default["tiles"][kernel][key] != number for (kernel, key), number in tiles.items())
-        assert all(value != default[key] for key, value in row.items())
-
-
 def test_a_card_without_a_row_has_the_default(monkeypatch):
     monkeypatch.setattr(cards, "architecture", lambda device: "sm_79")
     assert cards.card(CUDA) is cards.CARDS[cards.DEFAULT]
-
-
-def test_hopper_has_its_tiles():
-    tile = cards.CARDS["sm_90"].tiles["fused_anchor_lse"]
-    short, long = (anchor.fused_launch(1024, D, BF16, True, "tf32", True, tile) for D in (128, 512))
-    assert (short["BLOCK_C"], short["BLOCK_B"], long["BLOCK_C"], long["BLOCK_B"]) == (128, 128, 64, 256)
-    tile = cards.CARDS[cards.DEFAULT].tiles["fused_anchor_lse"]
-    short = anchor.fused_launch(1024, 128, BF16, True, "tf32", True, tile)
-    assert (short["BLOCK_C"], short["BLOCK_B"]) == (64, 128)
 
 
 def test_chunks_follow_the_row(on_card):

@@ -57,22 +57,6 @@ def test_a_gpu_takes_chunks_of_one_size_within_its_memory(classes, card):
             assert larger > 1 << 20 or (larger + 64) * size > budget
 
 
-@pytest.mark.parametrize(
-    ("B", "C", "D", "most"),
-    [
-        (1024, 10**5, 512, 1),
-        (256, 10**5, 128, 1),
-        (128, 200, 64, 1),
-        (1024, 10**6, 512, 8),
-        (256, 10**6, 128, 2),
-        (256, 10**7, 128, 20),
-    ],
-)
-def test_few_chunks_a_step_on_a_large_card(B, C, D, most, monkeypatch):
-    monkeypatch.setattr(chunks, "memory", lambda device: 80 * GB)
-    assert -(-C // chunk_rows(C, B + 2 * D, CUDA)) <= most
-
-
 def test_temporaries_of_an_epilogue_count(card):
     plain, eager = chunk_rows(10**7, 1280, CUDA), chunk_rows(10**7, 1280, CUDA, 8 * 256)
     assert eager < plain

@@ -1,7 +1,6 @@
 """Losses and optimisers in two threads, backward in another thread, and copies made midway."""
 
 import copy
-import io
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -117,14 +116,7 @@ def pickled(module):
     return pickle.loads(pickle.dumps(module))
 
 
-def saved(module):
-    file = io.BytesIO()
-    torch.save(module, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickled, pytest.param(saved, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_copy_made_midway_goes_on_as_the_original_does(name, copied):
     module = made(name)

@@ -165,6 +165,8 @@ NUMBERS = [
 ]
 assert len(NUMBERS) > 30
 SIZES = {"num_classes": 4, "embedding_size": 6}
+POSITIVE = {"alpha", "beta", "concentration", "gamma", "la", "lam", "momentum", "scale", "softmax_scale", "temperature"}
+NOT_NEGATIVE = POSITIVE | {"omega", "regularization", "regularizer_weight"}
 
 
 def build(name, **changed):
@@ -174,9 +176,11 @@ def build(name, **changed):
 
 
 @pytest.mark.parametrize(("name", "setting", "kind"), NUMBERS)
-def test_settings_that_are_no_numbers(name, setting, kind):
+def test_settings_that_are_no_numbers_or_out_of_range(name, setting, kind):
     wrong = ["0.1", [0.1], True, torch.ones(2), 1j, float("nan"), float("inf")]
-    for value in [*wrong, 10.0, -3, 0] if kind is int else wrong:
+    wrong += [10.0, -3, 0] if kind is int else []
+    wrong += [0] * (setting in POSITIVE) + [-0.1] * (setting in NOT_NEGATIVE)
+    for value in wrong:
         with pytest.raises((TypeError, ValueError), match=rf"^{setting} must ") as raised:
             build(name, **{setting: value})
         assert "\n" not in str(raised.value) or isinstance(value, torch.Tensor)

@@ -65,18 +65,8 @@ def layer(module: str) -> str:
     return [*module.split("."), ""][1]
 
 
-def test_the_walk_sees_what_is_there():
-    """Imports of a package, of one of its modules, within functions, and of the package's own lazily imported parts."""
-    assert {layer(module) for module in FILES if module.startswith("robustdml_ops.")} == set(LAYERS)
-    assert "robustdml_ops.backends.native_module" in IMPORTS["robustdml_ops.engine.rows.native"]
-    assert "robustdml_ops.ops.anchor.kernels" in IMPORTS["robustdml_ops.ops.anchor.backends"]
-    assert "robustdml_ops.ops.anchor" in IMPORTS["robustdml_ops.ops"]
-    assert "robustdml_ops.losses" in IMPORTS["robustdml_ops"]
-    assert "python_ref.anchor" in IMPORTS["python_ref"]
-    assert "robustdml.train" in IMPORTS["experiments.comparison.cells"]
-
-
 def test_no_circle_of_files():
+    assert "robustdml.train" in IMPORTS["experiments.comparison.cells"]  # names within functions are seen
     try:
         graphlib.TopologicalSorter(IMPORTS).prepare()
     except graphlib.CycleError as error:
@@ -127,14 +117,6 @@ def test_what_leaves_the_library_is_public():
         if (found := {o for o in imported if o.startswith("robustdml_ops.")} - PUBLIC)
     }
     assert not private
-
-
-def test_the_root_of_the_library_is_nearly_empty():
-    root = Path(robustdml_ops.__file__).parent
-    assert sorted(file.name for file in root.iterdir() if file.is_file() and file.suffix != ".so") == [
-        "__init__.py",
-        "py.typed",
-    ]
 
 
 HEAVY = ("triton", "matplotlib", "sklearn", "pytorch_metric_learning", "PIL", "scipy", "mpmath", "rich", "pybind11")

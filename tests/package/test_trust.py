@@ -133,12 +133,6 @@ def test_modes_of_the_caller_change_no_verdict(outside):
         assert choice.choose(BACKENDS, None, CPU, F32) is NATIVE
 
 
-def test_later_uses_look_nothing_up(monkeypatch):
-    choice.choose(BACKENDS, None, CPU, F32)
-    monkeypatch.setattr(trust, "_read", lambda: pytest.fail("the verdict is known"))
-    assert choice.choose(BACKENDS, None, CPU, F32) is NATIVE
-
-
 def test_the_cpu_is_not_checked(monkeypatch):
     monkeypatch.undo()
     assert {"cuda"} == trust.CHECKED

@@ -106,3 +106,22 @@ def test_empty_batch_is_a_connected_zero(loss):
     assert X.shape == (0, 3)
     assert v.shape == (0,)
     assert not P.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_extreme_alpha_is_the_hinge_on_the_hardest(dtype):
+    X = torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]], dtype=dtype, requires_grad=True)
+    P = torch.tensor([[-1.0, 0.0], [0.0, 1.0]], dtype=dtype, requires_grad=True)
+    loss = proxy_anchor_loss(X, P, torch.tensor([0, 0, 1]), alpha=500.0)
+    # Exponents: positives 500 · (1.1, 0.7) of p_0; negatives 500 · 0.1 of p_0, 500 · (0.1, 0.9) of p_1.
+    assert_same(loss.item(), 550 / 2 + 0 / 2 + 50 / 2 + 450 / 2, 1e-6)
+    loss.backward()
+    assert X.grad.isfinite().all()
+    assert P.grad.isfinite().all()
+    assert P.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("label", [-1, 4])
+def test_label_out_of_range_is_refused(label):
+    with pytest.raises(RuntimeError, match="Class values"):
+        proxy_anchor_loss(torch.ones(2, 3), torch.ones(4, 3), torch.tensor([0, label]))

@@ -13,41 +13,15 @@ from python_ref import (
 )
 
 
-def test_two_classes_three_samples_by_hand():
-    X = torch.tensor([[2.0, 0.0], [3.0, 4.0], [0.0, 0.5]], dtype=torch.float64)
-    P = torch.tensor([[5.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
-    # Cosines s(x, p): [[1.0, 0.0], [0.6, 0.8], [0.0, 1.0]]. Sample 1 is a positive of both proxies, 2 of none.
-    c = torch.tensor([[0.9, 0.0], [0.35, 0.5], [0.1, 0.3]], dtype=torch.float64)
-    e, a, d, beta, threshold = math.exp, 3.0, 0.25, 10.0, 0.3
-    w = [[1 / (1 + e(-beta * (value - threshold))) for value in row] for row in c.tolist()]
-    positive_0 = math.log(1 + w[0][0] * e(-a * (1.0 - d)) + w[1][0] * e(-a * (0.6 - d)))
-    positive_1 = math.log(1 + w[1][1] * e(-a * (0.8 - d)))
-    negative_0 = math.log(1 + (1 - w[2][0]) * e(a * (0.0 + d)))
-    negative_1 = math.log(1 + (1 - w[0][1]) * e(a * (0.0 + d)) + (1 - w[2][1]) * e(a * (1.0 + d)))
-    assert w[2][1] == 0.5  # c = λ: a negative
-
-    shares = smooth_proxy_anchor_loss(X, P, c, a, d, beta, threshold, reduction="none")
-    expected = [(positive_0 + negative_0) / 2, (positive_1 + negative_1) / 2]
-    assert_same(shares, torch.tensor(expected, dtype=torch.float64))
-
-
 @few
 @given(cases)
 def test_eq_6_is_the_gradient(case):
-    S = cosine_similarity(case.P, case.X).requires_grad_()
-    gradient = smooth_similarity_gradient(S.detach(), case.c, 8.0, 0.1, 20.0, 0.6)
-    expected = torch.autograd.grad(_loss_of_similarity(S, case.c, 8.0, 0.1, 20.0, 0.6), S)[0]
-    assert_same(gradient, expected)
-
-
-def test_eq_6_gives_the_gradients_of_embeddings_and_proxies():
-    case = Case(B=7, C=4, D=5, seed=2, zero_weights=False)
     X, P = leaves(case.X, case.P)
-    smooth_proxy_anchor_loss(X, P, case.c, 8.0, 0.1, 20.0, 0.6).backward()
-    S = cosine_similarity(case.P, case.X)
-    G = smooth_similarity_gradient(S, case.c, 8.0, 0.1, 20.0, 0.6)
-    assert_same(X.grad, _through_normalisation(G.T @ _unit(case.P), case.X))
-    assert_same(P.grad, _through_normalisation(G @ _unit(case.X), case.P))
+    S = cosine_similarity(P, X)
+    G = smooth_similarity_gradient(S.detach(), case.c, 8.0, 0.1, 20.0, 0.6)
+    loss = smooth_proxy_anchor_loss(X, P, case.c, 8.0, 0.1, 20.0, 0.6)
+    for found, expected in zip(torch.autograd.grad(S, (X, P), G), torch.autograd.grad(loss, (X, P)), strict=True):
+        assert_same(found, expected)
 
 
 def test_confidences_are_constants():
@@ -58,12 +32,15 @@ def test_confidences_are_constants():
     assert c.grad is None
 
 
-def test_no_confidence_above_the_threshold():
+@pytest.mark.parametrize("confidence", [0.0, 0.5])
+def test_no_confidence_above_the_threshold(confidence):
+    """All samples are negatives, with 1 − w for their weights: half of them where c = λ."""
     case = Case(B=5, C=3, D=2, seed=4, zero_weights=False)
     X, P = leaves(case.X, case.P)
-    shares = smooth_proxy_anchor_loss(X, P, torch.zeros(5, 3), threshold=0.5, alpha=2.0, margin=0.0, reduction="none")
+    c = torch.full((5, 3), confidence, dtype=torch.float64)
+    shares = smooth_proxy_anchor_loss(X, P, c, threshold=0.5, alpha=2.0, margin=0.0, reduction="none")
     S = cosine_similarity(case.P, case.X)
-    assert_same(shares, torch.log(1 + torch.exp(2 * S).sum(1)) / 3)
+    assert_same(shares, torch.log(1 + (0.5 if confidence else 1) * torch.exp(2 * S).sum(1)) / 3)
     shares.sum().backward()
     assert X.grad.isfinite().all()
     assert P.grad.any()
@@ -105,22 +82,3 @@ def test_confidence_head_by_hand():
     logits = [[-1 + 1.125 + 0.1, 2 - 0.675 - 0.2], [4 + 0.1, -0.2]]
     expected = torch.tensor([[1 / (1 + math.exp(-z)) for z in row] for row in logits], dtype=torch.float64)
     assert_same(confidence_head(features, hidden_weight, hidden_bias, weight, bias), expected)
-
-
-def _unit(vectors):
-    return vectors / vectors.norm(dim=1, keepdim=True)
-
-
-def _through_normalisation(gradient, vectors):
-    unit = _unit(vectors)
-    return (gradient - (gradient * unit).sum(1, keepdim=True) * unit) / vectors.norm(dim=1, keepdim=True)
-
-
-def _loss_of_similarity(S, c, alpha, margin, beta, threshold):
-    """Eq. 5 as a function of the similarities, without any of the precautions of the reference."""
-    positive = c.t().gt(threshold).double()
-    w = 1 / (1 + torch.exp(-beta * (c.T - threshold)))
-    positive_terms = torch.log(1 + (positive * w * torch.exp(-alpha * (S - margin))).sum(1))
-    negative_terms = torch.log(1 + ((1 - positive) * (1 - w) * torch.exp(alpha * (S + margin))).sum(1))
-    num_positive, num_negative = (positive.sum(1) > 0).sum(), ((1 - positive).sum(1) > 0).sum()
-    return positive_terms.sum() / num_positive.clamp(min=1) + negative_terms.sum() / num_negative.clamp(min=1)
