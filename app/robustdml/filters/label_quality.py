@@ -39,14 +39,14 @@ def label_quality(features: NDArray[np.floating], labels: NDArray[np.int64]) -> 
     experts = Experts(principal_rows(features), given, len(classes))
     weights = DENSITIES_ALONE if experts.votes is None else WEIGHTS
     rows = torch.linspace(0, count - 1, min(count, CHOOSING_ROWS)).long()
-    right = torch.ones(count)
-    for _ in range(ROUNDS):
-        found = explain(experts.evidence(rows, [one.density for one in weights]), len(classes), EVENLY, weights)
-        best = max(found, key=lambda one: float(one.likelihood.double().mean())).weights
-        evidence = experts.evidence(torch.arange(count), [best.density])
-        (whole,) = explain(evidence, len(classes), EVENLY, [best])
-        counting = anchored(given, evidence.classes, whole.posterior, len(classes))
-        # The last column, no class, is not fitted.
-        experts.learn(evidence.classes[:, :-1], counting[:, :-1])
-        right = whole.posterior[:, 0]
-    return right
+    for number in range(ROUNDS):
+        evidence = experts.evidence(torch.arange(count), [one.density for one in weights])
+        found = explain(evidence.rows(rows), len(classes), EVENLY, weights)
+        best = max(found, key=lambda one: float(one.likelihood.double().mean()))
+        if len(rows) < count:
+            (best,) = explain(evidence, len(classes), EVENLY, [best.weights])
+        if number < ROUNDS - 1:
+            counting = anchored(given, evidence.classes, best.posterior, len(classes))
+            # The last column, no class, is not fitted.
+            experts.learn(evidence.classes[:, :-1], counting[:, :-1])
+    return best.posterior[:, 0]
