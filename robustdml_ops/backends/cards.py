@@ -1,9 +1,4 @@
-"""Measured settings of each kind of GPU: order of backends, size of chunks, tiles of Triton's kernels.
-
-One shipped table, ``cards.json``: the row ``default`` is whole and serves every card that has no row of its own; the
-row of an architecture holds what differs. Nothing is tuned at run time, so that all ranks and runs sum in the same
-order. ``python -m bench.gpu`` measures variants and tells which win (docs/gpu.md).
-"""
+"""Measured settings of each kind of GPU: order of backends, size of chunks, tiles of Triton's kernels; docs/gpu.md."""
 
 import json
 from collections.abc import Mapping

@@ -1,8 +1,4 @@
-"""Which backend runs an operation: ``native`` (C++ and CUDA), ``triton``, or ``eager`` (plain PyTorch).
-
-Each primitive has a table of the backends that serve it, by name. A backend is an instance of the primitive's base
-class.
-"""
+"""Which backend runs an operation: ``native`` (C++ and CUDA), ``triton``, or ``eager`` (plain PyTorch)."""
 
 import os
 import warnings

@@ -57,10 +57,7 @@ def on_gpu(tensor: Tensor) -> bool:
 
 
 def call(name: str, like: Tensor, *arguments: Any) -> None:
-    """Call a function for the type of ``like``, on its GPU's current stream or PyTorch's number of threads.
-
-    Tensors are passed as the addresses of their elements.
-    """
+    """Call a function for the type of ``like``, tensors by address, on its GPU's stream or PyTorch's threads."""
     given = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
     suffix = SUFFIX[like.dtype]
     if on_gpu(like):
@@ -72,22 +69,16 @@ def call(name: str, like: Tensor, *arguments: Any) -> None:
 
 @contextmanager
 def current_stream(device: torch.device) -> Iterator[int]:
-    """Address of the current stream of ``device``, with ``device`` current: kernels are launched on the current one.
-
-    The module has a CUDA runtime of its own, with a current device of its own. It is not set back: the next launch
-    sets it again, and torch restores the thread's context, which both runtimes go by.
-    """
+    """Address of the current stream of ``device``, with ``device`` current: kernels are launched on the current one."""
+    # The module's own CUDA runtime has a current device of its own; the next launch sets it again.
     with torch.cuda.device(device):
         library.set_cuda_device(torch.cuda.current_device())
         yield torch.cuda.current_stream(device).cuda_stream
 
 
 def _cuda_unavailable(architectures: str, capability: tuple[int, int], built_by: int, driver: int) -> str | None:
-    """Why kernels built for ``architectures`` (CMake's names) can't run on a device of ``capability``, or None.
-
-    Versions of CUDA are numbers as 13010 for 13.1. Binaries run with drivers of the toolkit's major version or later,
-    PTX with drivers at least as new as the toolkit.
-    """
+    """Why kernels built for ``architectures`` (CMake's names) can't run on a device of ``capability``, or None."""
+    # Binaries run with drivers of the toolkit's major version or later, PTX with drivers as new as the toolkit.
     versions = f"was built by CUDA {dotted(built_by)}, and the driver supports CUDA {dotted(driver)} at most"
     if driver // 1000 < built_by // 1000:
         return f"the native module {versions}: update the driver, or reinstall with an older toolkit"

@@ -1,8 +1,4 @@
-"""Self-check: a backend is trusted on a card once its ops agree with float64 there.
-
-A room is a table of backends with cases of its ops. The first use of a backend runs the cases of its room; the verdict
-is kept in the user's cache folder, by card, driver and versions. ``ROBUSTDML_SELF_CHECK=0`` leaves it out.
-"""
+"""Self-check: a backend is trusted on a card once its ops agree with float64 there; docs/gpu.md."""
 
 import json
 import os

@@ -38,10 +38,7 @@ def like_first(first: Tensor, *rest: object) -> Tensor:
 
 
 def op_in_graphs(name: str, fake: Callable[..., Any] = like_first) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function that compiled graphs and ``torch.func`` call as the op ``robustdml_ops::name``.
-
-    ``fake`` returns its results without values.
-    """
+    """A function that compiled graphs and ``torch.func`` call as an op; ``fake``: its results without values."""
 
     def register(function: Callable[P, R]) -> Callable[P, R]:
         registered_op(f"robustdml_ops::{name}")(function).register_fake(fake)
@@ -88,10 +85,7 @@ def scale_gradients(
     backend: str,
     types: Sequence[torch.dtype | None],
 ) -> list[Tensor | None]:
-    """Gradients that a sweep has made beforehand times the upstream gradient ``factor`` (), in their own memory.
-
-    On a GPU one that the caller will convert is made in its one of ``types``, in the same launch.
-    """
+    """Gradients of a sweep times ``factor`` (), in their own memory, or on a GPU in their one of ``types``."""
     if has_no_values(factor):
         return [None if gradient is None else (gradient * factor).to(gradient.dtype) for gradient in gradients]
     # On the CPU the usual upstream of exactly 1 saves a pass over the proxies; a GPU's kernel looks at it itself.

@@ -10,12 +10,8 @@ LONGEST = 1 << 20
 
 
 def chunk_rows(classes: int, per_class: int, device: torch.device, on_the_way: int = 0) -> int:
-    """Classes per chunk of a sweep over so many.
-
-    On a GPU the host's six launches per chunk, up to 0.1 ms, must take less time than the chunk's S in memory. Chunks
-    are of equal size, which depends on shapes and the device but not on free memory: it fixes the order and bits of all
-    sums.
-    """
+    """Classes per chunk, by shapes and the device alone, never by free memory: it fixes the order and bits of sums."""
+    # On a GPU the host's six launches a chunk, up to 0.1 ms, must take less time than the chunk's S in memory.
     if device.type != "cuda":
         return cache_rows(per_class, device)
     size = 4 * max(1, per_class + on_the_way)

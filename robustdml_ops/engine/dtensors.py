@@ -34,11 +34,8 @@ def shard_like(parameter: Any, moment: Tensor) -> Tensor:
 
 
 def of_shards(local: Tensor, whole: Tensor, mesh: Any, placement: Any) -> Tensor:
-    """A DTensor with the shape of ``whole``, whose shard here is ``local``, made contiguous.
-
-    ``distribute_tensor`` of PyTorch 2.6 leaves padding between columns that it divides unequally, and
-    ``AdamW(fused=True)`` takes it for entries.
-    """
+    """A DTensor with the shape of ``whole``, whose shard here is ``local``, made contiguous."""
+    # ``distribute_tensor`` of PyTorch 2.6 leaves padding, which ``AdamW(fused=True)`` takes for entries.
     from torch.distributed.tensor import DTensor
 
     return DTensor.from_local(

@@ -1,8 +1,4 @@
-"""Optimiser steps within a sweep: an optimiser bound to the proxies takes the gradient of each chunk.
-
-A loss calls :func:`update_of` with its proxies and passes the result to its op; the optimisers are in ``optim/``.
-Parameters are bound by identity and weakly: a copy of a loss is not bound, and a deleted optimiser binds nothing.
-"""
+"""Optimiser steps within a sweep: an optimiser bound to the proxies takes the gradient of each chunk."""
 
 import weakref
 from collections.abc import Callable, MutableMapping
@@ -66,10 +62,7 @@ def bind(update: ProxyUpdate) -> None:
 
 
 def update_of(parameter: Tensor) -> ProxyUpdate | None:
-    """The update bound to a parameter that needs a gradient; None where no sweep can take a step.
-
-    Under ``torch.func`` and in a compiled graph the optimiser's ``step()`` refuses the gradient.
-    """
+    """The update bound to a parameter that needs a gradient; None where no sweep can take a step."""
     if torch.compiler.is_compiling() or not _bound or not torch.is_grad_enabled() or not parameter.requires_grad:
         return None
     return None if torch._C._are_functorch_transforms_active() else owner_of(parameter)

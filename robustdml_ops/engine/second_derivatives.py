@@ -1,8 +1,7 @@
-"""Second derivatives of the sweeps: right, a chunk at a time, where PyTorch asks for a graph of the gradient.
+"""Second derivatives of the sweeps, a chunk at a time, where PyTorch asks for a graph of the gradient.
 
-A sweep makes its gradient by hand, so PyTorch knows nothing of how that gradient depends on the inputs. Where it asks
-(``create_graph=True``, ``torch.func.grad``), backward answers with :class:`Derivative`, whose own backward makes the
-second derivative from an ordinary differentiable expression of one chunk after the other. A third one is refused.
+A sweep makes its gradient by hand. For ``create_graph=True`` backward answers with :class:`Derivative`, whose own
+backward differentiates an ordinary expression of one chunk after the other. A third derivative is refused.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,10 +46,7 @@ class Derivative(torch.autograd.Function):
 
 
 class SecondDerivative(torch.autograd.Function):
-    """``second(*tensors, *vectors)``, which can be differentiated in the vectors alone, in which it is linear.
-
-    ``torch.autograd.functional.hvp`` does so: it takes a product with the Hessian from the product's own derivative.
-    """
+    """``second(*tensors, *vectors)``, linear in the vectors, by which alone it is differentiated, as ``hvp`` does."""
 
     @staticmethod
     def forward(first: Expression, second: Expression, upstream: int, count: int, *tensors: Tensor | None) -> Results:
@@ -104,10 +100,7 @@ def second_derivatives(
     rows: int,
     length: int,
 ) -> Results:
-    """Gradients of Σ ⟨∂value/∂t, vector of t⟩ with respect to every tensor t, a chunk at a time.
-
-    ``value(first, last, *tensors)`` is given the rows ``first:last`` of the tensors ``by_rows``, and all of the others.
-    """
+    """Gradients of Σ ⟨∂value/∂t, vector of t⟩ by every tensor t, in chunks of the rows of those ``by_rows``."""
     totals = [
         None if t is None else torch.zeros_like(t, memory_format=torch.contiguous_format if sliced else None)
         for t, sliced in zip(tensors, by_rows, strict=True)

@@ -14,10 +14,7 @@ from robustdml_ops.engine.validation import check_same_device
 
 
 class RunningMean(TypedBuffers):
-    """The mean of all losses of all training batches so far, this one included. In eval mode it stands still.
-
-    What is not finite in float32 is left out: one NaN or inf would stay for good.
-    """
+    """The mean of all finite losses of all training batches so far, this one included; in eval mode it stands still."""
 
     mean: Tensor  # () float32, and () int64: how many losses it is the mean of
     count: Tensor

@@ -38,10 +38,7 @@ def are_several(labels: object) -> TypeGuard[Tensor]:
 def several_labels(
     labels: Tensor, weights: Tensor | None, embeddings: Tensor, num_classes: int, dtype: torch.dtype
 ) -> ClassLabels:
-    """Checked labels (B, K), or sparse (B, C), and weights (B, K); a class listed twice has the sum of its weights.
-
-    A sparse matrix takes a look at its values, for which a GPU waits.
-    """
+    """Checked labels (B, K), or sparse (B, C), and their weights (B, K); those of a class listed twice are added."""
     B = len(embeddings)
     if labels.layout != torch.strided:
         if weights is not None:

@@ -25,10 +25,7 @@ _MOST, _TF32, _BF16 = 2000 * torch.finfo(torch.float32).eps, 2.0**-6, 2.0**-4
 
 
 class Inputs:
-    """The arguments of all ops: the same numbers on every device, and in float64; X, P and kappa want gradients.
-
-    A small one has odd sizes, equal rows and one label for all samples: no negatives, and classes without samples.
-    """
+    """The arguments of all ops: the same numbers on every device, and in float64; X, P and kappa want gradients."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, given: torch.dtype, small: bool = False) -> None:
         self.B, self.C, self.D = B, C, D = (7, 19, 5) if small else (48, 300, 32)

@@ -278,11 +278,8 @@ def step_key(seed: int, parameter: int, step: int, place: int) -> int:
 
 
 def round_at_random(values: Tensor, bits: Tensor) -> Tensor:
-    """``values`` as bfloat16, rounded up with a probability that keeps the mean, by the lowest 16 of ``bits`` (int64).
-
-    Rounded to nearest, what changes by less than half of its last digit a step would never change: AdamW's v at
-    β₂ = 0.999, or proxies at a small learning rate.
-    """
+    """``values`` as bfloat16, rounded up with a probability that keeps the mean, by the lowest 16 of ``bits``."""
+    # To nearest, what changes by less than half of its last digit a step would never change.
     whole = values.float().view(torch.int32).long() & 0xFFFFFFFF
     upper = ((whole + (bits & 0xFFFF)) >> 16) & 0xFFFF
     return (upper << 16).to(torch.int32).view(torch.float32).to(torch.bfloat16)

@@ -15,10 +15,8 @@ class RowsBackend:
     rounds = False
 
     def normalize_rows(self, P: Tensor, U: Tensor, inverse_norm: Tensor) -> bool:
-        """U (n, D) = P / |P| by rows and inverse_norm (n,) = 1 / |P|; zero rows give zeros, rows with NaN or inf NaN.
-
-        P has any floating type and strides. True if a row may be so short that its gradient overflows; False on a GPU.
-        """
+        """U (n, D) = P / |P| by rows and inverse_norm (n,) = 1 / |P|; zero rows give zeros, NaN or inf NaN."""
+        # True if a row may be so short that its gradient overflows; False on a GPU.
         rows = P.to(inverse_norm.dtype)
         inverse_norm.copy_(inverse_lengths(rows))
         U.copy_(rows * inverse_norm[:, None])
@@ -52,10 +50,7 @@ class RowsBackend:
         G.mul_(factor)
 
     def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
-        """G ← dL/dP, in place, from dS·X; V: the unit rows, or P as multiplied, where G contains the factor 1 / |P|.
-
-        Then Triton's takes lengths from V, and ``inverse_norm`` may have no values.
-        """
+        """G ← dL/dP, in place, from dS·X; V: the unit rows, or P as multiplied, where G contains the factor 1 / |P|."""
         self.normalize_rows_backward(G, V, inverse_norm)
 
 

@@ -35,10 +35,7 @@ class NativeRows(RowsBackend):
         _on_threads("normalize_rows_backward", G, U, inverse_norm)
 
     def as_they_are(self, P: Tensor, dtype: torch.dtype) -> Tensor | None:
-        """On the CPU, which reads P from memory while it multiplies, at no cost in time; a pass before would cost one.
-
-        Norms are taken after the product, while P is warm.
-        """
+        """On the CPU, where norms are taken after the product, while P is warm: a pass before would cost time."""
         return None if module.on_gpu(P) else _readable(P, dtype, by_columns(P))
 
     def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> bool:

@@ -172,10 +172,8 @@ class ClassMatrixLoss(MetricLoss):
 
 @torch.no_grad()
 def own_similarity(embeddings: Tensor, rows: RowsTakingPart, gamma: float | None, shards: OneProcess) -> Tensor:
-    """Similarity of each sample with its class, or the nearest of them, (B,); ∞ where it has no class.
-
-    Of the cosines with the centres of a class the largest, or their mean weighted by softmax(cosine / gamma).
-    """
+    """Similarity of each sample with its class, or the nearest of them, (B,); ∞ where it has no class."""
+    # Of a class's centres the largest cosine, or the mean weighted by softmax(cosine / gamma).
     matrix = rows.matrix if rows.matrix.dim() == 3 else rows.matrix[:, None]
     labels = rows.labels if rows.labels.dim() == 2 else rows.labels[:, None]
     (C, H, D), dtype = matrix.shape, compute_dtype(embeddings, matrix)

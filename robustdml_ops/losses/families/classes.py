@@ -1,7 +1,4 @@
-"""Softmax losses over classes: a sample's log-sum-exp of all logits, less the logit of its own class, or classes.
-
-With one row a class, or with H centres (SoftTriple, Sub-center ArcFace).
-"""
+"""Softmax losses over classes: a sample's log-sum-exp of all logits, less the logit of its own class, or classes."""
 
 import math
 from typing import Any, ClassVar
@@ -95,10 +92,7 @@ class ClassFamilyLoss(ClassMatrixLoss):
 
 
 class CentersLoss(ClassFamilyLoss):
-    """The class matrix is (D, C·H), whose columns from k·H on are the H centres of class k, as the peer's.
-
-    Where classes are sharded it is (C, H, D): shards of its columns would cut classes apart.
-    """
+    """The class matrix is (D, C·H), H columns a class; on shards (C, H, D), whose rows do not cut classes apart."""
 
     columns = True
     centers: int

@@ -1,8 +1,7 @@
-"""What a miner found: triplets (anchors, positives, negatives), or pairs (anchors, positives, anchors, negatives).
+"""Sums over a miner's triplets (anchors, positives, negatives) or pairs (anchors, positives, anchors, negatives).
 
-Sums over these pairs are in place of the fused sums over sets of labels. Memory goes by their number. Where they are a
-fair part of all pairs of anchors and candidates, one product gives all cosines; where they are few, their rows are
-gathered. The number is read from the device: on a GPU that waits for the stream, as the miner did.
+Where they are a fair part of all pairs, one product gives all cosines; where they are few, their rows are gathered.
+Their number is read from the device: on a GPU that waits for the stream, as the miner did.
 """
 
 from typing import Any, NamedTuple

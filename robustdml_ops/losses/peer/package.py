@@ -1,8 +1,4 @@
-"""pytorch-metric-learning ("the peer"), where it is installed: its names, and its dense code.
-
-``PeerBase`` is the only class of the losses' hierarchy that depends on the installation. It has to be the peer's own
-base class there: its ``DistributedLossWrapper`` refuses everything else by ``isinstance``.
-"""
+"""pytorch-metric-learning ("the peer"), where it is installed: its names, and its dense code."""
 
 import warnings
 from collections.abc import Callable

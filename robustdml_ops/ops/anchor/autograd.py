@@ -1,7 +1,4 @@
-"""The anchor log-sum-exp as an autograd function: in eager mode, ``torch.compile`` and ``torch.export``.
-
-:class:`AnchorSweep` calls the sweep; compiled and exported graphs call it as the op ``robustdml_ops::anchor_sweep``.
-"""
+"""The anchor log-sum-exp as an autograd function, and the op ``robustdml_ops::anchor_sweep`` of compiled graphs."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -36,10 +33,7 @@ class AnchorSweep(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> Outputs:
-        """Arguments: inputs, two scales or None, limits, settings, wanted results, an update or None, and the sets.
-
-        The sets are one argument in eager mode. A compiled graph, and ``torch.func``, take their numbers and tensors.
-        """
+        """Inputs, two scales, limits, settings, wanted results, an update, and the sets; in graphs their parts."""
         inputs, scales, limits, settings, want, update, sets = _grouped(arguments)
         outputs = _sweep(inputs, scales, limits, settings, want, sets, update)
         if inputs[1].device.type == "cpu" and not has_no_values(inputs[0]):

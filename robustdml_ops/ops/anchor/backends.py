@@ -213,10 +213,7 @@ def set_arguments(sets: LabelSets | ConfidenceSets, values: Tensor | None) -> di
 def epilogue_launch(
     B: int, compute: torch.dtype, labels: bool, anchors_contiguous: bool, tile: Mapping[str, int]
 ) -> device.Launch:
-    """Tile of the epilogue: 16 elements of S a thread; a quarter in float64, half with confidences or unaligned rows.
-
-    Confidences stored as (B, C) are contiguous over the anchors: 16 anchors make whole 32-byte sectors of them.
-    """
+    """Tile of the epilogue: 16 elements of S a thread; 4 in float64, 8 with confidences or unaligned rows."""
     BLOCK_B = device.block_of(B, tile["candidates"] // (4 if anchors_contiguous else 1))
     elements = tile["elements"] // (4 if compute == torch.float64 else 1 if labels and B % 16 == 0 else 2)
     return device.launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=tile["num_warps"], num_stages=1)
@@ -225,11 +222,7 @@ def epilogue_launch(
 def fused_launch(
     B: int, D: int, operand: torch.dtype, labels: bool, input_precision: str, vectors: bool, tile: Mapping[str, int]
 ) -> device.Launch:
-    """Tile of the fused forward, within the registers: whole rows of proxies up to D = 128, else 32 columns a step.
-
-    IEEE float32 runs on the ordinary cores; it, threefold TF32, and rows that can't be read as vectors need small
-    tiles.
-    """
+    """Tile of the fused forward: whole rows up to D = 128, else 32 columns a step; small where registers are few."""
     exact = operand == torch.float32 and input_precision in ("ieee", "tf32x3")
     if exact or not vectors:
         num_warps = 4 if exact and input_precision == "ieee" else 8

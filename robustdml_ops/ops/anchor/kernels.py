@@ -147,10 +147,7 @@ def anchor_lse(
     BLOCK_B: tl.constexpr,  # candidates a step
     BLOCK_D: tl.constexpr,  # columns of V a step
 ):
-    """Two log-sum-exps per row of S, and dL/dS. Nothing is added across programs: the same bits every time.
-
-    Sums are made without a shift; a row whose sum is too large is summed again, shifted by its largest exponent.
-    """
+    """Two log-sum-exps per row of S, shifted where a sum is too large, and dL/dS: the same bits every time."""
     rows = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = rows < c
     classes = first + rows
@@ -247,10 +244,7 @@ def fused_anchor_lse(
     BLOCK_B: tl.constexpr,  # candidates a step
     BLOCK_D: tl.constexpr,  # columns a step
 ):
-    """Two log-sum-exps per proxy over the batch, without a gradient: neither cosines nor unit proxies are written.
-
-    Products accumulate in float32.
-    """
+    """Two log-sum-exps per proxy over the batch, without a gradient: neither cosines nor unit proxies are written."""
     rows = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
     inside = rows < C
     classes = rows

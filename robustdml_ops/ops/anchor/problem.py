@@ -69,10 +69,7 @@ class ConfidenceSets:
 
 
 def sets_of(parts: Sequence[Any]) -> LabelSets | ConfidenceSets:
-    """The sets as they are, or put together of two numbers and their tensors.
-
-    The numbers are β and threshold, or, with labels, whether some are of other processes, and 0.
-    """
+    """The sets as they are, or of two numbers, β and threshold or whether labels are elsewhere, and their tensors."""
     if len(parts) == 1:
         return parts[0]  # type: ignore[no-any-return]
     beta, threshold, *tensors = parts
@@ -96,10 +93,7 @@ class AnchorProblem:
     drop_above: Tensor | None = None  # (B,) compute dtype, contiguous: negatives of a larger cosine are left out
 
     def arguments(self, first: int, last: int, distinct: bool = False) -> dict[str, Any]:
-        """Exponents of the classes ``first:last`` as arguments of all backends' kernels; views keep memory alive.
-
-        ``distinct``: a negative bias that is the positive one is None, and a kernel reads it once.
-        """
+        """Exponents of the classes ``first:last`` for all kernels; ``distinct``: None for an equal negative bias."""
         same = distinct and self.negative_bias is self.positive_bias
         return {
             "alpha": float(self.alpha),
@@ -118,10 +112,7 @@ class AnchorProblem:
 
     @cached_property
     def needs_row_max(self) -> bool:
-        """Whether an exponent can overflow, so that rows are shifted by their maximum. Reads values: CPU only.
-
-        Below that bound terms that underflow are lost against the 1 of log(1 + Σ) anyway.
-        """
+        """Whether an exponent can overflow, so that rows are shifted by their maximum. Reads values: CPU only."""
         largest = float(self.positive_bias.max())
         if self.negative_bias is not self.positive_bias:
             largest = max(largest, float(self.negative_bias.max()))

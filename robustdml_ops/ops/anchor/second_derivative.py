@@ -17,10 +17,8 @@ from robustdml_ops.ops.anchor.problem import ConfidenceSets, sets_of
 
 
 def second_derivative(alpha: float, parts_of_sets: Sequence[Any], *tensors: Any) -> Results:
-    """Derivatives of ⟨gradients of the sweep, vectors⟩ with respect to its five inputs and both upstream gradients.
-
-    The tensors: inputs, upstream gradients, limits, those of the sets, and a vector for each of the inputs, or None.
-    """
+    """Derivatives of ⟨gradients of the sweep, vectors⟩ with respect to its five inputs and both upstream gradients."""
+    # Tensors: inputs, upstream gradients, limits, those of the sets, and a vector for each input, or None.
     X, P, positive_bias, negative_bias, anchor_bias, *upstream, drop_above = tensors[:8]
     vX, vP, v_positive, v_negative, v_anchor = tensors[-5:]
     sets = sets_of((*parts_of_sets, *tensors[8:-5]))

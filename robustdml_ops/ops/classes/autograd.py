@@ -1,8 +1,4 @@
-"""The class log-sum-exp as an autograd function: in eager mode, ``torch.compile`` and ``torch.export``.
-
-:class:`ClassSweep` calls one sweep for the value and another in backward; compiled and exported graphs call them as the
-ops ``robustdml_ops::class_sweep`` and ``robustdml_ops::class_gradient``.
-"""
+"""The class log-sum-exp as an autograd function, and both ops that compiled graphs call for it."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -42,10 +38,7 @@ class ClassSettings(NamedTuple):
 
 
 class ClassSweep(torch.autograd.Function):
-    """Log-sum-exps and logits of the labels; backward takes the terms that forward kept, or makes similarities again.
-
-    Outside of graphs the third result are these terms, or None, which the compiler of PyTorch 2.6 does not take.
-    """
+    """Log-sum-exps, logits of the labels and, outside of graphs, the terms that backward takes, or None."""
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor | None, ...]:

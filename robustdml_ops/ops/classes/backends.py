@@ -234,11 +234,8 @@ class TritonClasses(TritonRows, ClassBackend):
 
 
 def fused_forward_serves(X: Tensor, problem: ClassProblem) -> bool:
-    """Whether the kernel takes it: not in float64, not several labels, and not for rows longer than pay.
-
-    Each block of 64 samples reads all rows of P from the second-level cache, each of 64 to 128 classes all of X. For
-    rows beyond about 600 bytes that takes longer than S through memory, 8 bytes an element, at half the rate.
-    """
+    """Whether the kernel takes it: not in float64, not several labels, and not for rows longer than pay."""
+    # Blocks of samples and of classes read each other's rows from L2: beyond 600 bytes that is slower than S in memory.
     served = problem.scale.dtype == torch.float32 and problem.labels_each == 1
     return served and device.fused_pays(X) and X.shape[1] * X.itemsize <= LONGEST_ROW
 

@@ -45,11 +45,8 @@ def room(
 def complete(
     similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
 ) -> tuple[Tensor, Tensor]:
-    """Write the labels' elements of E; returns f / |x| (B,), and f ∘ X (B, D), operand type, for X of length 1.
-
-    Where dlse is nearly 0 beside dlogit, f is as large as the label's quotient needs: the other classes then get at
-    most 2⁻²⁴ of the label's gradient.
-    """
+    """Write the labels' elements of E; returns f / |x| (B,), and f ∘ X (B, D), operand type, for X of length 1."""
+    # Where dlse is nearly 0 beside dlogit, f is as large as the label's quotient needs: others get at most 2⁻²⁴ of it.
     least = 2.0**-24 * upstream.dlogit.abs() * upstream.lse.clamp(max=largest_sum(len(E))).neg().exp()
     f = upstream.dlse * upstream.lse.neg().exp()
     f = torch.where(f.abs() < least, least, f)

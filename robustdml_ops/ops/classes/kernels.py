@@ -336,10 +336,7 @@ def fused_class_lse(
     BLOCK_B: tl.constexpr,  # samples a program
     BLOCK_D: tl.constexpr,  # columns of P a step
 ):
-    """As :func:`class_lse`, from embeddings and proxies: neither cosines nor unit proxies are written.
-
-    Products accumulate in float32.
-    """
+    """As :func:`class_lse`, from embeddings and proxies: neither cosines nor unit proxies are written."""
     part = tl.program_id(1)
     columns = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
     exist = columns < B

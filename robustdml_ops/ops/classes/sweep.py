@@ -36,10 +36,7 @@ def class_sweep(
     rows: Tensor | None = None,
     kept: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp over the classes (B,) and logits of the labels, in the compute type: 2·B·C·D flops.
-
-    ``kept`` (C, B), operand type, takes the terms of :mod:`robustdml_ops.ops.classes.kept_terms`.
-    """
+    """Log-sum-exp over the classes (B,) and logits of the labels: 2·B·C·D flops; ``kept`` (C, B) takes the terms."""
     B, compute = len(embeddings), problem.scale.dtype
     labels = problem.labels.labels
     shift = embeddings.new_full((B,), -torch.inf, dtype=torch.float64)
@@ -77,10 +74,7 @@ def class_sweep_backward(
     update: ProxyUpdate | None = None,
     kept: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """dL/dembeddings (B, D), compute type, and dL/dproxies (C·H, D), type of the proxies: at most 6·B·C·D flops.
-
-    With the terms that forward has ``kept`` 4·B·C·D; their elements at the labels are written.
-    """
+    """dL/dembeddings, compute type, and dL/dproxies (C·H, D): 6·B·C·D flops, or 4 with terms that were ``kept``."""
     rows, compute = selected_rows(update), problem.scale.dtype
     if len(embeddings) == 0 or count_selected(proxies, rows) == 0:
         return gradients_without_samples(embeddings, proxies, compute, want, update)

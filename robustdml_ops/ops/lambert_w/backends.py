@@ -13,10 +13,7 @@ BLOCK = 256
 
 
 class CompiledLambertW(EagerLambertW):
-    """``run(name, inputs, λ, outputs)`` calls a kernel, which reads contiguous inputs and fills the outputs.
-
-    The second input may have one element; the others have those of the outputs.
-    """
+    """``run(name, contiguous inputs, λ, outputs)`` calls a kernel; the second input may have one element."""
 
     def __init__(self, run: Callable[[str, list[Tensor], float | None, list[Tensor]], None]) -> None:
         self.run = run

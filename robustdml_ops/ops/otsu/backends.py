@@ -1,7 +1,4 @@
-"""Otsu's cut in plain PyTorch, in the native module and in Triton; ``csrc/math/otsu.h`` explains scale and sums.
-
-Cumulative sums of floating-point numbers would not be the same twice on a GPU: they are of integers.
-"""
+"""Otsu's cut in PyTorch, the native module and Triton, by sums of integers, as ``csrc/math/otsu.h`` explains."""
 
 from typing import NamedTuple
 

@@ -1,7 +1,4 @@
-"""The sums of pairs as an autograd function: in eager mode, ``torch.compile`` and ``torch.export``.
-
-:class:`PairSweep` calls the sweep; compiled and exported graphs call it as the op ``robustdml_ops::pair_sweep``.
-"""
+"""The sums of pairs as an autograd function, and the op ``robustdml_ops::pair_sweep`` of compiled graphs."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -78,10 +75,7 @@ class PairSweep(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> Outputs:
-        """Arguments: embeddings, candidates, two scales, coefficients, settings, wanted gradients, problem.
-
-        The problem is one argument in eager mode. A compiled graph, and ``torch.func``, take its parts.
-        """
+        """Matrices, two scales, coefficients, settings, wanted gradients, and the problem; in graphs its parts."""
         X, candidates, *scales, coefficients, backend, operand, want = arguments[:8]
         if has_no_values(X):
             return pair_sweep_op(*arguments[:5], *arguments[8:], *arguments[5:8])  # type: ignore[no-any-return]

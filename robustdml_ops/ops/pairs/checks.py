@@ -79,10 +79,7 @@ def pair_sums(
     scales: tuple[Tensor, Tensor] | None = None,
     coefficients: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """The sum of all times ``scales`` (), in one sweep; without scales None, both sums (n,), counts (2, n).
-
-    ``coefficients`` (2,) are those of a contrast, which with scales counts the anchors whose loss is above 0, ().
-    """
+    """The sum of all times ``scales`` (), in one sweep; without scales None, both sums (n,), counts (2, n)."""
     checked = (None, None) if scales is None else check_scales(embeddings, candidates, *scales)
     matrices = (embeddings, candidates, coefficients)
     graded = scales is not None and torch.is_grad_enabled()

@@ -1,7 +1,4 @@
-"""The sums of pairs in the native module: of a chunk, and whole sweeps by lanes.
-
-A sweep by lanes is one call: each thread of the CPU takes chunks of rows on its own.
-"""
+"""The sums of pairs in the native module: of a chunk, and whole sweeps by lanes, one call each."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -114,10 +111,7 @@ def native_chunk(
 def sweep_by_lanes(
     similarities: Similarities, problem: PairProblem, buffers: PairBuffers, candidate_scale: Tensor | None = None
 ) -> None:
-    """Anchors are the rows of ``similarities`` and candidates the batch; of hinges it is the other way round.
-
-    1 / |candidate| of hinges go into ``candidate_scale`` (m,).
-    """
+    """Anchors are rows of ``similarities``, candidates the batch; of hinges, with 1 / |candidate| out, the reverse."""
     suffix = module.SUFFIX[similarities.compute]
     name, settings = settings_of(problem, similarities.X, buffers)
     lanes = getattr(module.library, f"Sweep_{suffix}")(**sweep_fields(similarities))

@@ -79,10 +79,7 @@ class PairLSEProblem:
 
 @dataclass(frozen=True)
 class PairHingeProblem:
-    """Σ_P [m⁺ − t]₊ and Σ_N [t − m⁻]₊ of every anchor, each term plus an offset, and how many terms are above 0.
-
-    t is the cosine s, or −√(2 − 2s). With ``average`` each side is divided by the number of its terms above 0 in all.
-    """
+    """Σ_P [m⁺ − t]₊ and Σ_N [t − m⁻]₊ of every anchor, t = s or −√(2 − 2s), with an offset for each term above 0."""
 
     sets: PairSets
     positive_margin: float  # of t

@@ -22,11 +22,8 @@ from robustdml_ops.ops.pairs.problem import DistanceLimits, PairContrastProblem,
 
 
 def second_derivative(problem: PairProblem, terms: Tensor | None, *tensors: Any) -> Results:
-    """Derivatives of ⟨gradients, vectors⟩ by matrices and upstream; ``terms`` (2,): divisors of both sides, or None.
-
-    The tensors: anchors, candidates or None, both upstream gradients, coefficients or None, and a vector for each of
-    anchors, candidates and coefficients, or None.
-    """
+    """Derivatives of ⟨gradients, vectors⟩ by matrices and upstream; ``terms`` (2,): divisors of both sides, or None."""
+    # Tensors: both matrices, upstream gradients, coefficients; vectors of both matrices and coefficients; some None.
     X, candidates, *upstream, coefficients, vX, v_candidates, v_coefficients = tensors
     others, v_others = (X, vX) if candidates is None else (candidates, v_candidates)
     if terms is not None:

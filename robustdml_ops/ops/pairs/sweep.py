@@ -1,8 +1,4 @@
-"""The sweep over pairs: :func:`pair_sweep` chooses between lanes, a symmetric batch, and a loop over chunks.
-
-Anchors are rows, a chunk of them at a time, and all candidates are columns. The sums of an anchor are complete with its
-row, mining included: so, as in the Proxy-Anchor family, a chunk is differentiated before it leaves the cache.
-"""
+"""The sweep over pairs: :func:`pair_sweep` chooses between lanes, tiles, a symmetric batch, and a loop over chunks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -79,10 +75,7 @@ def pair_sweep(
     operand: torch.dtype,
     want: tuple[bool, ...] = (False, False),
 ) -> PairResult:
-    """Sums of every anchor and, given their upstream gradients, the gradients: at most 6·n·m·D flops.
-
-    ``want``: the gradients of anchors, of candidates and, of contrasts, of their coefficients.
-    """
+    """Sums of every anchor, and gradients as ``want`` says: of anchors, candidates, coefficients; 6·n·m·D flops."""
     others = anchors if candidates is None else candidates
     native = isinstance(backend, NativePairs)
     n, D = anchors.shape

@@ -121,10 +121,8 @@ class TritonPairs(TritonRows, PairBackend):
 
 
 def parts_of(programs: int, m: int, block: int) -> tuple[int, int]:
-    """How many slices m candidates are divided into, and candidates of each: whole blocks, at least four.
-
-    Few anchors would leave a GPU idle: up to 2 · 132 programs, whatever the GPU, so that the bits are the same.
-    """
+    """How many slices m candidates are divided into, and candidates of each: whole blocks, at least four."""
+    # Few anchors would leave a GPU idle; whatever the GPU, so that the bits are the same.
     blocks = -(-m // block)
     parts = max(1, min(_PROGRAMS // programs, blocks // 4))
     per_part = -(-blocks // parts)

@@ -1,7 +1,4 @@
-"""Algorithm 3 in NumPy and Python: the bits of the native module, a hundred times slower.
-
-The draws do not depend on the weights, so NumPy makes them for many steps at once; the descent is a Python loop.
-"""
+"""Algorithm 3 in the native module, and with the same bits, a hundred times slower, in NumPy and Python."""
 
 import numpy as np
 import torch
@@ -59,10 +56,8 @@ class EagerSelfPaced:
 
 
 def _draw(terms: SelfPacedTerms, settings: CoordinateDescent, first: int, block: int) -> tuple[Integers, ...]:
-    """Anchors (block,), samples (block, P + 1, K) of P other classes and, last, of the anchor's own, and how many of K.
-
-    Streams of the seed: 0 anchors, 1 classes, 2 + i the i-th sample of every row.
-    """
+    """Anchors (block,), samples (block, P + 1, K) of other classes and, last, of the anchor's own, and how many."""
+    # Streams of the seed: 0 anchors, 1 classes, 2 + i the i-th sample of every row.
     C, K, seed = len(terms.names), settings.samples_per_class, settings.seed
     P = min(settings.classes_per_step, C - 1)
     starts, sizes = terms.starts.numpy(), terms.sizes.numpy()

@@ -1,7 +1,4 @@
-"""Projected descent along the exact gradient of the self-paced objective, on the host, in float64.
-
-In NumPy: threads gain nothing on vectors of length N.
-"""
+"""Projected descent along the exact gradient of the self-paced objective, on the host, in NumPy and float64."""
 
 import numpy as np
 from numpy.typing import NDArray

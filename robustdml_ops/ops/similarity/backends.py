@@ -28,11 +28,8 @@ class SimilarityBackend(RowsBackend):
         return False
 
     def keep_nearest(self, S: Tensor, first: int, excluded: Tensor | None, values: Tensor, indices: Tensor) -> None:
-        """Merge S (n, c), similarities with the gallery rows from ``first`` on, into the nearest so far, in place.
-
-        ``values`` (n, k) descend, equal ones by ``indices`` (n, k). ``excluded`` (n,): a gallery row each query leaves
-        out.
-        """
+        """Merge S (n, c), similarities with the gallery rows from ``first`` on, into the nearest so far, in place."""
+        # ``values`` (n, k) descend, equal ones by ``indices`` (n, k); ``excluded`` (n,): a row each query leaves out.
         if excluded is not None:
             place = excluded[:, None] - first
             inside = (place >= 0) & (place < S.shape[1])

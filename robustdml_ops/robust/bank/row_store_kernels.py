@@ -125,10 +125,7 @@ def exchange_rows(
     BLOCK_M: tl.constexpr,  # places a step of a search
     BLOCK_D: tl.constexpr,  # columns a step
 ):
-    """Update sums and counts, and write the rows into their slots; a program for each entry of ``touched``.
-
-    An old row is read by the program of its class, which then writes the new one over it.
-    """
+    """Update sums and counts, and write new rows over old ones; a program for each entry of ``touched``."""
     own = tl.program_id(0).to(tl.int64)
     c = tl.load(touched + own)
     if c < 0:

@@ -16,10 +16,7 @@ _BLOCK = 128
 
 @dataclass(frozen=True)
 class LogitUpdate:
-    """Classes whose rows have changed. Without ``fitted``, AvgSim: scale 1/n and bias 0.
-
-    With it, vMF-Sim: scale κ/‖Σ‖ and bias log_peak − κ, and κ and log_peak themselves.
-    """
+    """Classes whose rows have changed: AvgSim's scale 1/n, bias 0; or with ``fitted`` vMF-Sim's κ/‖Σ‖, log_peak − κ."""
 
     classes: Tensor | None  # (n,) int64, with repetitions; None: all
     counts: Tensor  # (C,) int64

@@ -183,11 +183,9 @@ class AverageSimilarity(ClassBuffers):
 
 
 class VmfSimilarity(AverageSimilarity):
-    """vMF-Sim, Eqs. 10 to 14: a softmax over log-densities of von Mises–Fisher distributions, κ μ·x + log_peak − κ.
+    """vMF-Sim, Eqs. 10 to 14: a softmax over log-densities of von Mises–Fisher distributions, κ μ·x + log_peak − κ."""
 
-    The first ``start`` iterations use AvgSim. Both are updated from the beginning, and a counter on the device selects
-    one: every step has the same operations, as a CUDA graph requires.
-    """
+    # Both similarities are kept from the beginning: a counter on the device selects one, as a CUDA graph requires.
 
     iteration: Tensor  # () int64
     vmf_scale: Tensor  # (C,), as vmf_bias

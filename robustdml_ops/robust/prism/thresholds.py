@@ -1,8 +1,4 @@
-"""The thresholds m of PRISM on log P_clean: those of the paper (section III-E), and extensions.
-
-A threshold is called with the scores (B,) and labels (B,) of a batch and returns m, () or (B,); its state advances by
-a batch.
-"""
+"""The thresholds m of PRISM on log P_clean: of a batch's scores and labels (B,), m is () or (B,); section III-E."""
 
 import math
 from collections.abc import Callable
@@ -61,11 +57,9 @@ class TopR(TypedBuffers):
 
 
 class SmoothTopR(TopR):
-    """The sTRM: the mean of P at the quantiles of the last ``batches`` batches, Eq. 15. ``rate`` is R.
+    """The sTRM: the mean of P at the quantiles of the last ``batches`` batches, Eq. 15. ``rate`` is R."""
 
-    A quantile that falls on a sample of a new class, P = 1, is not stored, as in the authors' code: it would lift the
-    mean above all other scores.
-    """
+    # A quantile on a new class, P = 1, is not stored, as in the authors' code: it would lift the mean above all scores.
 
     quantiles: Tensor
 
