@@ -4,20 +4,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 from typing_extensions import Unpack
 
-from robustdml_ops.engine.label_sets import ABSENT
-from robustdml_ops.engine.shards import OneProcess
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
-from robustdml_ops.losses.peer.listed_pairs import SignedCosines, listed_lse, lse_of
+from robustdml_ops.losses.peer.listed_pairs import listed_lse
 from robustdml_ops.losses.peer.package import named
-from robustdml_ops.ops import PairLSE, pair_lse, pair_lse_sum, similarity
-from robustdml_ops.ops.pairs.autograd import pair_dtype
-
-_MOST_COSINES = 2**22  # at a time: 16 MB
+from robustdml_ops.ops import PairLSE, pair_lse, pair_lse_sum
 
 
 class MultiSimilarityLoss(PairFamilyLoss):
@@ -74,6 +68,13 @@ class MultiSimilarityLoss(PairFamilyLoss):
         check_finite_numbers(base=base, epsilon=0.0 if epsilon is None else epsilon)
         self.alpha, self.beta, self.base, self.epsilon = alpha, beta, base, epsilon
 
+    def _refuse(self, inputs: LossInputs) -> None:
+        if self.epsilon is not None and self.shards.is_sharded(inputs.ref_emb):
+            raise ValueError(
+                f"epsilon={self.epsilon} mines in a whole bank, and each process has some of its slots: "
+                "give bank.features.full_tensor() and bank.labels.full_tensor() as ref_emb and ref_labels"
+            )
+
     def _loss(self, inputs: LossInputs) -> Tensor:
         checked = self._own_anchors(self._checked(inputs))
         if self._in_one_sweep(checked) and not checked.sharded:
@@ -91,8 +92,6 @@ class MultiSimilarityLoss(PairFamilyLoss):
         pairs: Any = inputs.pairs
         if inputs.listed is not None:
             lse = listed_lse(pairs[0], pairs[2], inputs.listed, **self._settings())
-        elif inputs.sharded and self.epsilon is not None:
-            lse = _mined_lse(pairs, self.shards, **self._settings())
         else:
             settings = self._settings(candidate_weights=candidate_weights, anchors_first=inputs.anchors_first)
             lse = pair_lse(*pairs, **settings, backend=self.backend)
@@ -111,35 +110,3 @@ class MultiSimilarityLoss(PairFamilyLoss):
                 )
             settings |= {"alpha": 2 * self.alpha, "beta": 2 * self.beta, "base": 1 - self.base / 2}
         return settings
-
-
-def _mined_lse(pairs: tuple[Tensor, Tensor, Tensor, Tensor], shards: OneProcess, **settings: Any) -> PairLSE:
-    """``pair_lse`` in plain PyTorch of anchors of all processes and candidates of this one, with labels.
-
-    A fused sweep sees the candidates of one process, and mining is by the extremes of all.
-    """
-    X, labels, Y, candidate_labels = pairs
-    dtype = pair_dtype(X, Y)
-    most = max(1, _MOST_COSINES // max(1, len(Y)))
-    chunks = torch.split(torch.arange(len(X), device=X.device), most)
-
-    def sides(rows: Tensor, anchors: Tensor) -> tuple[SignedCosines, SignedCosines]:
-        S = similarity(rows, Y, dtype=dtype)
-        own = labels[anchors][:, None]
-        here = (own != ABSENT) & (candidate_labels != ABSENT)
-        same = own == candidate_labels
-        return SignedCosines(S, here & same, len(S)), SignedCosines(S, here & ~same, len(S))
-
-    def extremes(anchors: Tensor) -> Tensor:
-        positive, negative = sides(X[anchors], anchors)
-        return torch.stack([-positive.largest(-positive.s), -negative.largest(negative.s)])  # the least of both counts
-
-    with torch.no_grad():
-        found = torch.cat([extremes(anchors) for anchors in chunks], dim=1)
-        least_positive, largest_negative = shards.least(found) * found.new_tensor([[1.0], [-1.0]])
-
-    def sums(rows: Tensor, anchors: Tensor) -> PairLSE:
-        return lse_of(*sides(rows, anchors), (least_positive[anchors], largest_negative[anchors]), **settings)
-
-    chunked = [checkpoint(sums, X[anchors], anchors, use_reentrant=False) for anchors in chunks]
-    return PairLSE(*(torch.cat(side) for side in zip(*chunked, strict=True)))

@@ -95,7 +95,6 @@ def two_towers(place):
 
 WITH_BANKS = {
     "multi_similarity": MultiSimilarityLoss,
-    "mined": partial(MultiSimilarityLoss, 40.0, epsilon=0.2),
     "contrastive": partial(ContrastiveLoss, 0.2, 1.4),
     "cosines": partial(ContrastiveLoss, 0.9, 0.1, distance="cosine", ignore_index=2),
     "paper": MemoryContrastiveLoss,

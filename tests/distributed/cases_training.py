@@ -272,7 +272,6 @@ def bytes_of_a_divided_bank(place):
             (MemoryContrastiveLoss(), 2 * item, 0),
             (ContrastiveLoss(), item + 2 * 8, 0),
             (MultiSimilarityLoss(), item + 4 * W * B * item, B * item),
-            (MultiSimilarityLoss(epsilon=0.1), item + 6 * W * B * item, B * item),
         ):
             loss = shard_classes(loss, place.mesh)
             with Sent() as sent:

@@ -72,7 +72,7 @@ def test_is_a_list(capacity, sizes, dtype, seed):
         for k in range(C):
             assert (bank.sums[k].tolist(), int(bank.counts[k])) == brute.statistics(k)
         assert bank.seen.tolist() == [brute.statistics(k)[1] > 0 for k in range(C)]
-        others = bank.without_own_copies(ids, labels, max_copies=capacity)
+        others = bank.others_of_class(ids, labels, max_copies=capacity)
         expected = [brute.statistics(k, i) for k, i in zip(labels.tolist(), ids.tolist(), strict=True)]
         assert list(zip(others.sums.tolist(), others.counts.tolist(), strict=True)) == expected
 
@@ -139,7 +139,7 @@ def test_cost_depends_on_neither_classes_nor_capacity():
         with Storages([*bank.buffers(), *refreshed.buffers(), *batch]) as storages:
             touched = bank.enqueue(*batch)
             refreshed.refresh(bank, touched)
-            bank.without_own_copies(batch[2], batch[1], max_copies=2)
+            bank.others_of_class(batch[2], batch[1], max_copies=2)
         largest.append(storages.largest)
     assert set(largest) == {2 * B * width * batch[0].element_size()}
 
@@ -149,7 +149,7 @@ def test_no_value_is_read_back_from_the_device():
     bank = MemoryBank(C, D, capacity=4, num_samples=N).to("meta")
     features, labels, ids, keep = (tensor.to("meta") for tensor in batch_of(6, torch.Generator()))
     assert bank.enqueue(features, labels, ids, keep).shape == (8,)
-    assert bank.without_own_copies(ids, labels).sums.shape == (6, D)
+    assert bank.others_of_class(ids, labels, 2).sums.shape == (6, D)
     assert bank.class_means(labels).shape == (6, D)
 
 
@@ -188,7 +188,7 @@ def test_gpu_equals_cpu(dtype, no_waiting):
         with no_waiting():
             for bank in banks[1:]:
                 bank.enqueue(*on_gpu)
-                bank.without_own_copies(on_gpu[2], on_gpu[1])
+                bank.others_of_class(on_gpu[2], on_gpu[1], 2)
     for bank in banks[1:]:
         assert_same_state(banks[0], bank.cpu())
 
@@ -221,8 +221,8 @@ def test_own_copies_of_another_label_and_beyond_the_limit_stay():
     bank = MemoryBank(2, 1, capacity=8, num_samples=2)
     bank.enqueue(torch.tensor([[1.0], [2.0], [4.0], [8.0]]), torch.tensor([0, 0, 1, 0]), torch.tensor([1, 1, 1, 0]))
 
-    def others(label, max_copies=None):
-        found = bank.without_own_copies(torch.tensor([1]), torch.tensor([label]), max_copies)
+    def others(label, max_copies=8):
+        found = bank.others_of_class(torch.tensor([1]), torch.tensor([label]), max_copies)
         return float(found.sums), int(found.counts)
 
     assert others(0) == (8, 1)
@@ -248,13 +248,6 @@ def test_gradients_end_at_the_bank():
 def test_a_row_too_large_for_the_type_of_the_bank():
     with pytest.raises(ValueError, match=r"features\[0\] has NaN or inf as torch.float16"):
         MemoryBank(1, 1, 1, torch.float16).enqueue(torch.tensor([[1e5]]), torch.tensor([0]))
-
-
-def test_own_copies_need_the_number_of_samples():
-    with pytest.raises(ValueError, match="num_samples="):
-        MemoryBank(1, 1, 1).without_own_copies(torch.tensor([0]), torch.tensor([0]))
-    with pytest.raises(ValueError, match="max_copies must be at least 1, got 0"):
-        MemoryBank(1, 1, 1, num_samples=1).without_own_copies(torch.tensor([0]), torch.tensor([0]), max_copies=0)
 
 
 def test_how_rows_are_stored_can_be_chosen(monkeypatch):

@@ -21,6 +21,7 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
     recorded: ClassVar[tuple[str, ...]] = ("num_classes", "margin", "scale")
     matrix_name = "W"
     columns = True
+    takes_margins = True
     margin_unit: ClassVar[float] = 1.0  # of the argument
     margin: Margin
     W: nn.Parameter
@@ -73,37 +74,6 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
             values.fill_(self.unseen_class["margin"])
         else:
             super().fill_parameter(name, values)
-
-    def forward(  # of all losses, and with margins
-        self,
-        embeddings: Tensor,
-        labels: Tensor | None = None,
-        indices_tuple: tuple[Tensor, ...] | None = None,
-        ref_emb: Tensor | None = None,
-        ref_labels: Tensor | None = None,
-        *,
-        sample_weights: Tensor | None = None,
-        label_weights: Tensor | None = None,
-        margins: Tensor | None = None,
-        **unknown: Any,
-    ) -> Tensor:
-        """Loss of a batch, () or, with ``reduction="none"``, (B,).
-
-        Parameters
-        ----------
-        embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, label_weights, **unknown
-            As in :class:`~robustdml_ops.losses.ProxyNCALoss`.
-        margins : Tensor, optional
-            (B,) margins of the samples, in the unit of ``margin``, in its place. Differentiable.
-
-        Raises
-        ------
-        ValueError, TypeError, IndexError
-            As there; margins of another shape, on the CPU margins that are NaN or inf.
-        """
-        self._refuse_unknown(unknown)
-        given = (embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, margins, label_weights)
-        return self._evaluate(LossInputs(*given))
 
     def _own_rows(self, inputs: LossInputs) -> dict[str, Tensor | None]:
         margins = inputs.margins

@@ -46,6 +46,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
     known_options: ClassVar[type] = LossOptions  # names of its keyword arguments
     weighs_losses: ClassVar[bool] = False  # every process computes the losses of all samples, and weighs them
     takes_several_labels: ClassVar[bool] = False  # (B, K), or a sparse matrix (B, C)
+    takes_margins: ClassVar[bool] = False
 
     def __init__(
         self, *, reduction: str = "mean", backend: str | None = None, ignore_index: int | None = None, **options: Any
@@ -65,6 +66,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
         *,
         sample_weights: Tensor | None = None,
         label_weights: Tensor | None = None,
+        margins: Tensor | None = None,
         **unknown: Any,
     ) -> Tensor:
         """Loss of a batch: () or, with ``reduction="none"``, (B,), in the Proxy-Anchor family (C,).
@@ -101,6 +103,9 @@ class MetricLoss(ShardableLoss, PeerInterface):
             (B, K), ≥ 0: weights of labels (B, K). Differentiable. A class listed twice has the sum of both. None: the
             classes of a sample have equal weights that sum to 1. In Proxy-Anchor losses they are constants, multiply
             the exponentials of the positives, and are 1 by default; 0 makes the sample a negative of that class.
+        margins : Tensor, optional
+            Of losses with a margin alone: (B,) margins of the samples, in the unit of ``margin``, in its place.
+            Differentiable.
         **unknown
             Refused, with the name that was probably meant.
 
@@ -113,13 +118,12 @@ class MetricLoss(ShardableLoss, PeerInterface):
             On the CPU, a label out of range (on a GPU a device-side assertion), or a place of ``indices_tuple`` that is
             not there.
         """
-        self._refuse_unknown(unknown)
-        given = (embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, None, label_weights)
+        if margins is not None and not self.takes_margins:
+            raise TypeError(f"{type(self).__name__} has no argument 'margins': leave it out, or take ArcFaceLoss")
+        if unknown:
+            check_options(type(self), inspect.signature(self.forward).parameters.keys() - {"unknown"}, unknown)
+        given = (embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, margins, label_weights)
         return self._evaluate(LossInputs(*given))
-
-    def _refuse_unknown(self, arguments: dict[str, Any]) -> None:
-        if arguments:
-            check_options(type(self), inspect.signature(self.forward).parameters.keys() - {"unknown"}, arguments)
 
     def _evaluate(self, inputs: LossInputs) -> Tensor:
         embeddings = inputs.embeddings

@@ -4,7 +4,7 @@ Where they are a fair part of all pairs, one product gives all cosines; where th
 Their number is read from the device: on a GPU that waits for the stream, as the miner did.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -142,14 +142,24 @@ def listed_hinge(
 
 
 def listed_lse(
-    embeddings: Tensor, candidates: Tensor | None, listed: ListedPairs, *, epsilon: float | None, **settings: Any
+    embeddings: Tensor,
+    candidates: Tensor | None,
+    listed: ListedPairs,
+    *,
+    alpha: float,
+    beta: float,
+    base: float,
+    epsilon: float | None,
 ) -> PairLSE:
     """``pair_lse`` over the pairs of a list, each pair once; ``epsilon`` mines among them."""
     positive, negative = sides_of(Cosines(embeddings, candidates, listed), listed)
-    if epsilon is None:
-        return lse_of(positive, negative, **settings)
-    extremes = (-positive.largest(-positive.s.detach()), negative.largest(negative.s.detach()))
-    return lse_of(positive, negative, extremes, epsilon=epsilon, **settings)
+    if epsilon is not None:
+        least, largest = -positive.largest(-positive.s.detach()), negative.largest(negative.s.detach())
+        positive = positive.keep(positive.s - epsilon < positive.of_anchor(largest))
+        negative = negative.keep(negative.s + epsilon > negative.of_anchor(least))
+    return PairLSE(
+        positive.log_one_plus(alpha * (base - positive.s)), negative.log_one_plus(beta * (negative.s - base))
+    )
 
 
 class SignedCosines(NamedTuple):
@@ -195,25 +205,6 @@ class SignedCosines(NamedTuple):
     def log_one_plus(self, exponents: Tensor) -> Tensor:
         """log(1 + Σ exp) of each anchor, (n,); 0 for one without."""
         return -torch.nn.functional.logsigmoid(-self._replace(s=exponents).log_sum_exp())
-
-
-def lse_of(
-    positive: SignedCosines,
-    negative: SignedCosines,
-    extremes: tuple[Tensor, Tensor] | None = None,
-    *,
-    alpha: float,
-    beta: float,
-    base: float,
-    epsilon: float = 0.0,
-) -> PairLSE:
-    """Log-sum-exps of the pairs, mined where ``extremes`` (n,) are given: least positive, largest negative cosine."""
-    if extremes is not None:
-        positive = positive.keep(positive.s - epsilon < positive.of_anchor(extremes[1]))
-        negative = negative.keep(negative.s + epsilon > negative.of_anchor(extremes[0]))
-    return PairLSE(
-        positive.log_one_plus(alpha * (base - positive.s)), negative.log_one_plus(beta * (negative.s - base))
-    )
 
 
 def sides_of(cosines: Cosines, listed: ListedPairs) -> tuple[SignedCosines, SignedCosines]:

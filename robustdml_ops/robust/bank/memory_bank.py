@@ -11,9 +11,8 @@ from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import in_registry
 from robustdml_ops.backends.trust import add_room
 from robustdml_ops.engine.label_sets import ABSENT
-from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.typed_buffers import ClassBuffers
-from robustdml_ops.engine.validation import all_finite, check_label_range, check_labels, check_sizes
+from robustdml_ops.engine.validation import all_finite, check_label_range, check_sizes
 from robustdml_ops.ops.self_check import Inputs, cases
 from robustdml_ops.robust.bank.queue import QueueWindow, SampleCopies, Slots, picked
 from robustdml_ops.robust.bank.row_store import ROW_STORES, ClassStatistics, StoreProblem, add_rows, spread
@@ -22,7 +21,6 @@ from robustdml_ops.robust.checked_batch import (
     batch_of_all,
     check_batch,
     check_ddp_buffers,
-    check_ids,
     check_keep,
 )
 
@@ -54,7 +52,7 @@ class MemoryBank(ClassBuffers):
         Type of the stored rows, floating point. Sums are float32, or float64 for float64 rows; they add rows as stored,
         and drift by 1e-6 to 1e-5 over 200 000 updates. The sum of a class that becomes empty is set to 0.
     num_samples : int, optional
-        Size of the training set, N. Sample ids are then required, and `without_own_copies` works.
+        Size of the training set, N. Sample ids are then required, and :class:`PRISM` leaves a sample's own copies out.
     backend : str, optional
         ``"triton"`` stores a batch in a few launches, ``"eager"`` in about forty. None: the fastest that serves the
         device.
@@ -226,42 +224,8 @@ class MemoryBank(ClassBuffers):
             add_rows(self.sums, classes, features.to(self.sums.dtype))
             add_rows(self.counts, classes, (labels >= 0).long())
 
-    @torch.no_grad()
-    def without_own_copies(self, sample_ids: Tensor, labels: Tensor, max_copies: int | None = None) -> ClassStatistics:
-        """Sum and number of the rows of each sample's class, without its own copies, which would support any label.
-
-        Returns ``sums`` (B, D) and ``counts`` (B,), 0 where no other row is left. Cost O(B·max_copies·D). Errors are
-        those of `enqueue`, and ValueError for a bank without ``num_samples``.
-
-        Parameters
-        ----------
-        sample_ids, labels : Tensor
-            (B,), integers in 0..N-1 and in 0..C-1. Copies stored under another label are not in the class.
-        max_copies : int, optional
-            How many of a sample's latest copies are looked for. By default 2·⌈capacity/N⌉, the epochs that the bank
-            holds if each has each sample once and keeps half of them.
-        """
-        if self.num_samples is None:
-            raise ValueError("without_own_copies needs MemoryBank(..., num_samples=): the size of the training set")
-        if max_copies is None:
-            max_copies = 2 * -(-self.capacity // self.num_samples)
-        check_sizes(max_copies=max_copies)
-
-        def check() -> OwnRows:
-            ids = check_ids(sample_ids, len(labels), self.num_samples, self.sums.device)
-            own_labels = check_labels(labels, ids)
-            check_label_range(own_labels, self.num_classes)
-            return {"ids": ids, "labels": own_labels}
-
-        shards = self.shards
-        rows = shards.agree(check, {"max_copies": max_copies})
-        ids, of_all = shards.gather(rows["ids"]), shards.gather(rows["labels"])
-        assert ids is not None and of_all is not None
-        found = self.others_of_class(ids, of_all, max_copies)
-        return ClassStatistics(*(shards.own(shards.count(values)) for values in found))
-
     def others_of_class(self, sample_ids: Tensor, labels: Tensor, max_copies: int) -> ClassStatistics:
-        """`without_own_copies` for checked ids and labels of all processes; 0 for classes that are not here."""
+        """Sum and number of the rows of each sample's class but its own ``max_copies``; 0 for classes elsewhere."""
         assert self.copies is not None
         shards, (slots, first) = self.shards, self._slots()
         places = self.copies.find(sample_ids, self.enqueued, max_copies) - first  # below 0 where there is no copy
