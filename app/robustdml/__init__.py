@@ -14,25 +14,12 @@
 ==================  ====================================================================================
 """
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from robustdml.trained.embedder import load_embedder
 
 __all__ = ["load_embedder"]
-
-_EXTRAS = {
-    "matplotlib": "matplotlib",
-    "PIL": "pillow",
-    "rich": "rich",
-    "sklearn": "scikit-learn",
-    "yaml": "pyyaml",
-}
-
-_missing = [package for module, package in _EXTRAS.items() if find_spec(module) is None]
-if _missing:
-    raise ImportError(f"robustdml needs {', '.join(_missing)}: install with `pip install {' '.join(_missing)}`")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,6 @@
 """Arguments of the losses beside the embeddings, batch by batch."""
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,10 +78,6 @@ class LossInput:
         """Return numbers for the history, after an epoch."""
         return {}
 
-    def summary(self) -> dict[str, float]:
-        """Return numbers for the summary, after the last epoch."""
-        return {}
-
 
 class Labels(LossInput):
     """The labels, wrong ones among them."""
@@ -124,23 +119,14 @@ class Confidences(LossInput):
         return {"confidences": self.module.factors(as_tensor(self._features[rows], self._training.device))}
 
     def scores(self) -> dict[str, NDArray[np.float32]]:
-        return {"confidence": self._judgement[0]}
-
-    def summary(self) -> dict[str, float]:
-        return {"confidence_accuracy": self._judgement[1]}
-
-    @cached_property
-    def _judgement(self) -> tuple[NDArray[np.float32], float]:
-        """Confidence of each given label, and the share of samples whose most confident class is the true one."""
-        given, true = self._train.labels, self._train.reference_labels
-        confidences, right = np.empty(len(true), dtype=np.float32), 0
-        for start in range(0, len(true), BLOCK):
-            rows = np.arange(start, min(start + BLOCK, len(true)))
+        given = self._train.labels
+        confidences = np.empty(len(given), dtype=np.float32)
+        for start in range(0, len(given), BLOCK):
+            rows = np.arange(start, min(start + BLOCK, len(given)))
             with torch.no_grad():
-                of_classes = self.module(as_tensor(self._features[rows], self._training.device)).float().cpu().numpy()
-            confidences[rows] = of_classes[np.arange(len(rows)), given[rows]]
-            right += int((of_classes.argmax(axis=1) == true[rows]).sum())
-        return confidences, right / len(true)
+                of_classes = self.module(as_tensor(self._features[rows], self._training.device))
+            confidences[rows] = of_classes.float().cpu().numpy()[np.arange(len(rows)), given[rows]]
+        return {"confidence": confidences}
 
 
 class Memory(LossInput):

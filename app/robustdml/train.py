@@ -278,8 +278,6 @@ def _result(run: Run, untouched: dict[str, float], out: Path | None) -> Training
         "training_seconds": run.phase_one_seconds + sum(record["seconds"] for record in run.history),
     }
     scores = run.scores()
-    for loss_input in run.inputs.values():
-        summary |= loss_input.summary()
     summary |= {f"{name}_auc": clean_auc(name, score, run.changed) for name, score in scores.items()}
     summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
     summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}

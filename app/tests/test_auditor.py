@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from sklearn.utils.estimator_checks import check_estimator
 
-from robustdml.audit import BatchAuditor, LabelAuditor, experts, explanations, trials
+from robustdml.audit import LabelAuditor, experts, explanations, trials
 from robustdml.audit.auditor import NO_CLASS, NOT_SURE, wrong_share
 from robustdml.audit.class_model import ClassModel, Moments
 from robustdml.audit.features import duplicate_groups, principal_rows
@@ -331,16 +331,3 @@ def test_bad_input():
             LabelAuditor().fit(np.ones((4, 2)), y)
     with pytest.raises(ValueError, match="duplicate_similarity=0"):
         LabelAuditor(duplicate_similarity=0).fit(np.eye(4), [0, 1, 0, 1])
-
-
-def test_batches_of_a_training_loop():
-    X, truth = made_up(6, 30)
-    labels, changed = corrupt(truth, 0.2)
-    batches = BatchAuditor(200, 24)
-    random = np.random.default_rng(0)
-    for ids in np.array_split(random.permutation(180), 6):
-        batches(torch.from_numpy(X[ids]).requires_grad_(), torch.from_numpy(labels[ids]), torch.from_numpy(ids))
-    assert batches.seen.sum() == 180
-    assert (batches.report().issues_ == changed).mean() > 0.98
-    with pytest.raises(IndexError, match="ids run from"):
-        batches(torch.ones(1, 24), torch.zeros(1, dtype=torch.long), torch.tensor([200]))

@@ -14,7 +14,7 @@ from robustdml.__main__ import main as start
 from robustdml.cli import COMMANDS, main
 from robustdml.commands import doctor, train
 from robustdml.run.run import Run
-from tests.subprocesses import printed, run_python
+from tests.subprocesses import printed
 
 
 @pytest.fixture
@@ -102,17 +102,6 @@ def test_no_memory_is_told_in_one_line(allocate, monkeypatch, capsys):
     monkeypatch.setattr(train, "run", allocate)
     assert main(["train"]) == 2
     assert capsys.readouterr().err.startswith("robustdml train: not enough memory (")
-
-
-def test_packages_that_are_missing_are_named():
-    script = """
-import importlib.util, sys
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *rest: None if name in ("rich", "PIL") else find(name, *rest)
-import robustdml
-"""
-    told = run_python("-c", script).stderr.splitlines()[-1]
-    assert told == "ImportError: robustdml needs pillow, rich: install with `pip install pillow rich`"
 
 
 def test_the_doctor_of_the_library_looks_at_the_cache_too(tmp_path, monkeypatch):

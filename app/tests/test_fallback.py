@@ -96,7 +96,7 @@ def test_the_evidence_is_told_in_metrics_terminal_and_report(tmp_path, capsys):
     assert [one["loss"] for one in chosen["contestants"]] == ["start", "robust", "robust", "superloss"]
     assert sorted(one["epochs"] for one in chosen["contestants"]) == [0, 1, 1, 3]
     assert chosen["steps"] == 12 and 0.05 < chosen["doubted"] < 0.4
-    page = render_run(result)
+    page = render_run(result, data)
     for text in ("What was chosen", chosen["advice"], "→ "):
         assert text in page
     assert chosen["advice"].startswith("Chosen: ")

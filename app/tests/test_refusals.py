@@ -17,9 +17,7 @@ TEXTS = {
     "empty.csv": "path,label\n",
     "gone.csv": "path,label\na.png,x\nb.png,y\n",
     "lam.yaml": "method: mcl\nbspml:\n  lam: 3\n",
-    "mixed.txt": "a.png\tant\nb.png\n",
     "notes.md": "no features",
-    "old.csv": "sample,label,proposed,decision\ngone.png,x,y,refuse\n",
     "page.pt": "<html>404</html>",
     "zero.yaml": "epochs: 0\n",
 }
@@ -113,7 +111,6 @@ MISTAKES = [
     ("apply labels.csv --to new --use corect", "did you mean correct?"),
     ("apply labels.csv --to new --confidence 90", "expected a probability between 0 and 1"),
     ("apply labels.csv --to new --decisions labels.csv", "expected the columns sample, class, decision, label"),
-    ("apply labels.csv --to new --decisions old.csv", "decide in its new audit.html"),
     ("apply labels.csv --to new.npz", "audit.json is missing"),
     # A trained model
     ("evaluate run --data loose", "has no labels.*; give a folder of class folders"),
@@ -132,7 +129,6 @@ MISTAKES = [
     ("embed run broken -o out.npz", "1 images cannot be read; .* or skip broken ones .*half.png"),
     ("embed run features.npz -o out.npz", "samples are 20, and the model takes colour images of 24×24 pixels"),
     ("embed of-features whole -o out.npz", "the model takes 20 features; give an .npz file of them"),
-    ("embed run mixed.txt -o out.npz", "not 'b.png': give all or none"),
     ("embed run blank.txt -o out.npz", "an empty list"),
     ("embed run film.mp4 -o out.npz", "neither a list of images in UTF-8 nor a file of a known kind"),
     ("embed run bare -o out.npz", "no images; expected files such as"),

@@ -90,7 +90,7 @@ def test_of_an_untrained_network_they_are_named_so(tiny_images):
     torch.manual_seed(3)
     features = apply_in_batches(SmallCNN(1), tiny_images.test.inputs, torch.device("cpu"))
     assert result.summary["untouched"] == retrieval_metrics(features, tiny_images.test.labels)
-    assert "untouched features of the untrained network" in render_run(result)
+    assert "untouched features of the untrained network" in render_run(result, tiny_images)
 
 
 def test_of_images_with_a_frozen_backbone_they_are_its_features(tiny_images, monkeypatch):

@@ -91,12 +91,10 @@ def test_a_folder_an_image_and_a_list(run, photos, tmp_path):
     np.testing.assert_allclose(one["features"], whole[19:20], atol=1e-5)
     listed = tmp_path / "list.txt"
     absolute = photos / "class 1" / "0.png"
-    listed.write_text(f"photos/class 4/1.png\tbird\n\n{absolute}\tant\nphotos/class 0/7.png\tbird\n")
+    listed.write_text(f"photos/class 4/1.png\n\n{absolute}\nphotos/class 0/7.png\n")
     arrays = embed(run, listed, tmp_path)
     np.testing.assert_allclose(arrays["features"], whole[[33, 8, 7]], atol=1e-5)
-    assert arrays["class_names"][arrays["labels"]].tolist() == ["bird", "ant", "bird"]
-    listed.write_text("photos/class 4/1.png\nphotos/class 0/7.png\n")
-    assert set(embed(run, listed, tmp_path)) == {"features", "paths"}
+    assert set(arrays) == {"features", "paths"}
 
 
 def test_features_are_embedded_with_and_without_labels(feature_run, features, tmp_path, clusters):

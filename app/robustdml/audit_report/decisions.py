@@ -73,11 +73,6 @@ def read_decisions(path: Path, findings: list[Finding]) -> Decisions:
     samples, classes = _as_shown(one.sample for one in findings), _as_shown(one.label for one in findings)
     out = Decisions()
     columns, rows = read_csv(path, ".csv file")
-    if {"decision", "proposed"} <= set(columns):
-        raise UsageError(
-            f"{path}: is of an earlier version, whose accept and refuse are no decisions any more; give the audit's "
-            "command again and decide in its new audit.html"
-        )
     if not set(COLUMNS) <= set(columns):
         raise UsageError(f"{path}: expected the columns {', '.join(COLUMNS)}, as audit.html downloads them")
     for line, row in rows:

@@ -92,9 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "images",
         metavar="IMAGES",
         help="a folder of class folders (with train and test in it: both parts), a folder of images, an image, a list "
-        "of images (.csv or .parquet with the columns path and label, or a text file with a path a line and perhaps a "
-        "label after a tab), or an .npz file of features where the model takes "
-        "features",
+        "of images (.csv or .parquet with the columns path and label, or a text file with a path a line), or an .npz "
+        "file of features where the model takes features",
     )
     parser.add_argument(
         "-o", "--out", type=path, required=True, metavar="FILE", help="the .npz file to write; --data FILE reads it"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,26 +21,6 @@ from robustdml.progress import OnProgress
 Rows: TypeAlias = NDArray[np.int64]
 # Files between two notes of how far a check has come, and the side of the images in it.
 _BLOCK, _SIDE = 1024, 8
-
-
-class Inputs(Protocol):
-    """What a split has of its samples: an array, or `ImageFiles`."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Number of samples, and the shape of one."""
-
-    @property
-    def ndim(self) -> int:
-        """4 of images, 2 of features."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of what indexing gives."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, key: Any, /) -> Any: ...
 
 
 class ImageFiles:
@@ -67,6 +47,10 @@ class ImageFiles:
             if broken := [one for one in images if isinstance(one, str)]:
                 raise UsageError(f"{len(broken)} images can be read no longer: {few(broken)}")
             yield np.stack(images) if images else np.zeros((0, *self.shape[1:]), np.uint8)
+
+
+# What a split has of its samples.
+Inputs: TypeAlias = NDArray[Any] | ImageFiles
 
 
 def rows_of(inputs: Inputs, rows: Rows) -> Inputs:

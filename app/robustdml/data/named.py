@@ -178,7 +178,7 @@ def _distorted_copies(split: Split) -> Split:
     """Replace each image by `COPIES` of it under small random affine maps, the same at every call."""
     random = np.random.default_rng(RECIPE_VERSION)
     copies = np.empty((len(split), COPIES, 1, SIDE, SIDE), dtype=np.uint8)
-    for row, pixels in enumerate(split.inputs[:, 0]):
+    for row, pixels in enumerate(np.asarray(split.inputs)[:, 0]):
         for copy in range(COPIES):
             copies[row, copy, 0] = distort(pixels, random)
     return Split(copies.reshape(-1, 1, SIDE, SIDE), np.repeat(split.labels, COPIES), split.class_names)

@@ -21,7 +21,6 @@ _FILLED_AT_ONCE = 4096
 QUALITY = "label_quality"
 # A label is kept unless it is more likely wrong than right.
 LEAST_QUALITY = 0.5
-QUANTILES = {"min": 0.0, "q25": 0.25, "median": 0.5, "q75": 0.75, "max": 1.0}
 
 
 class Judged(NamedTuple):
@@ -33,34 +32,8 @@ class Judged(NamedTuple):
     observed: dict[str, Tensor]  # (B,) by name, for the log
 
 
-class Filter(nn.Module):
-    """A filter in a run; all its state is in ``state_dict``."""
-
-    observed: tuple[str, ...] = ()  # The names of what it observes of samples
-    judges_batches = True  # Whether `judge` is asked at each step
-
-    @property
-    def bank(self) -> MemoryBank | None:
-        """Its memory, where it has one."""
-        return None
-
-    def start_epoch(self, epoch: int) -> None:
-        """Begin an epoch."""
-
-    def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> Judged:
-        """Say who takes part, and under which label."""
-        raise NotImplementedError
-
-    def remember(self, embeddings: Tensor, rows: Rows, keep: Tensor) -> None:
-        """Put what was kept into the memory, after the step."""
-
-    def record(self) -> dict[str, float]:
-        """Return numbers for the history, after an epoch."""
-        return {}
-
-
-class PrismFilter(Filter):
-    """PRISM in a run."""
+class PrismFilter(nn.Module):
+    """PRISM in a run; all its state is in ``state_dict``."""
 
     def __init__(
         self,
@@ -100,6 +73,7 @@ class PrismFilter(Filter):
 
     @property
     def bank(self) -> MemoryBank | None:
+        """Its memory, where it has one."""
         return self.prism.bank if self.prism.similarity in PRISM.SIMILARITIES_WITH_BANK else None
 
     def shard(self, world: World) -> None:
@@ -118,9 +92,11 @@ class PrismFilter(Filter):
             self.remember(batch, own, torch.ones(len(own), dtype=torch.bool, device=batch.device))
 
     def start_epoch(self, epoch: int) -> None:
+        """Begin an epoch."""
         self._warming = epoch < self._warmup
 
     def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> Judged:
+        """Say who takes part, and under which label."""
         labels, ids = self._of_batch(embeddings, rows)
         result = self.prism(embeddings, labels, ids, proxies if self.prism.similarity == "proxy" else None)
         keep = torch.ones_like(result.keep) if self._warming else result.keep
@@ -131,29 +107,24 @@ class PrismFilter(Filter):
         return Judged(keep, fixed.keep, fixed.labels, {**observed, CORRECTED: fixed.corrected})
 
     def remember(self, embeddings: Tensor, rows: Rows, keep: Tensor) -> None:
+        """Put what was kept into the memory, after the step."""
         labels, ids = self._of_batch(embeddings, rows)
         self.prism.enqueue(embeddings, labels, keep, ids)
 
     def record(self) -> dict[str, float]:
+        """Return numbers for the history, after an epoch."""
         share = float(self.prism.wrong_share) if self._cautious else math.nan
-        record = {} if math.isnan(share) else {"wrong_share": share}
-        if self.prism.similarity == "vmf":
-            whole = self.prism.shards.whole
-            kappa = whole(self.prism.kappa)[whole(self.prism.bank.seen)].float()
-            if kappa.any():
-                record |= {f"kappa_{name}": float(kappa.quantile(q)) for name, q in QUANTILES.items()}
-        return record
+        return {} if math.isnan(share) else {"wrong_share": share}
 
     def _of_batch(self, embeddings: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
         ids = torch.from_numpy(rows)
         return self._labels[ids].to(embeddings.device), ids.to(embeddings.device)
 
 
-class AuditFilter(Filter):
+class AuditFilter(nn.Module):
     """A verdict on all labels before training, by `label_quality`: batches are drawn from what is kept."""
 
     observed = (QUALITY, KEPT)
-    judges_batches = False
     quality: Tensor
 
     def __init__(self, num_samples: int) -> None:

@@ -105,15 +105,11 @@ def outputs_in_batches(
 
 
 def apply_in_batches(
-    network: nn.Module,
-    inputs: Inputs,
-    device: torch.device,
-    batch_size: int | None = None,
-    on_progress: OnProgress = silent,
+    network: nn.Module, inputs: Inputs, device: torch.device, on_progress: OnProgress = silent
 ) -> NDArray[np.float32]:
     """Gather what `outputs_in_batches` makes of all inputs, (N, …)."""
     whole, done = np.zeros((0, 0), np.float32), 0
-    for outputs in outputs_in_batches(network, inputs, device, batch_size, on_progress):
+    for outputs in outputs_in_batches(network, inputs, device, on_progress=on_progress):
         if not done:
             whole = np.empty((len(inputs), outputs.shape[1]), np.float32)
         whole[done : done + len(outputs)] = outputs

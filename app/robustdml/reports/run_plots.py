@@ -11,8 +11,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import NDArray
 
-from robustdml.filters.filter import QUANTILES
-
 RIGHT, WRONG, GREY = "#009E73", "#CC3311", "#8a8f98"
 STYLE = {
     "font.size": 11,
@@ -45,29 +43,25 @@ def encode(figure: Figure, kind: str) -> str:
     return f"data:{media};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-History = Sequence[Mapping[str, float]]
 # Okabe and Ito's colours, told apart by people with any kind of colour vision.
 LINES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-OF_LABELS = {"right labels": RIGHT, "wrong labels": WRONG}
 BINS = 60
-# Classes of one image and its copies have a κ of any size, beside which all others would lie at 0.
-LARGE_KAPPA = 1e5
 
 
-def curves(
-    lines: Mapping[str, tuple[History, str]],
+def curve(
+    history: Sequence[Mapping[str, float]],
+    key: str,
+    title: str,
     label: str,
     *,
     percent: bool = True,
     level: tuple[str, float] | None = None,
 ) -> str:
-    """Draw quantities of histories against the epoch."""
+    """Draw a quantity of a history against the epoch, and perhaps a level to compare it with."""
 
     def draw(axes: Axes) -> None:
-        for (title, (history, key)), colour in zip(lines.items(), LINES * len(lines), strict=False):
-            points = [(record["epoch"], record[key]) for record in history if key in record]
-            axes.plot([epoch for epoch, _ in points], [value for _, value in points],
-                      color=OF_LABELS.get(title, colour), lw=2.2, marker="o", ms=3.5, label=title)  # fmt: skip
+        points = [(record["epoch"], record[key]) for record in history if key in record]
+        axes.plot(*zip(*points, strict=True), color=LINES[0], lw=2.2, marker="o", ms=3.5, label=title)
         if level is not None:
             axes.axhline(level[1], color=GREY, ls=":", lw=1.6, label=level[0])
         axes.set(xlabel="epoch", ylabel=label)
@@ -79,10 +73,8 @@ def curves(
     return draw_axes(draw, 3.8)
 
 
-def score_histogram(
-    values: NDArray[np.floating], changed: NDArray[np.bool_], label: str, cut: tuple[str, float] | None = None
-) -> str:
-    """Draw histograms of right and of wrong labels (PRISM, Fig. 3; ProcSim, Fig. 2), or one of all labels."""
+def score_histogram(values: NDArray[np.floating], changed: NDArray[np.bool_], label: str) -> str:
+    """Draw histograms of right and of wrong labels, or one of all labels."""
 
     def draw(axes: Axes) -> None:
         known = ~np.isnan(values)
@@ -96,27 +88,7 @@ def score_histogram(
             axes.hist(
                 shown.clip(bins[0], bins[-1]), bins=bins, color=colour, alpha=0.55, label=f"{name} ({len(shown):,})"
             )
-        if cut is not None:
-            axes.axvline(cut[1], color="#33363b", lw=1.2, ls="--", label=f"{cut[0]} = {cut[1]:.3g}")
         axes.set(xlabel=label, ylabel="training samples")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=10)
-
-    return draw_axes(draw, 3.6)
-
-
-def kappa_boxes(history: History) -> str:
-    """Draw the concentrations of the classes' von Mises–Fisher distributions over the epochs (PRISM, Fig. 5)."""
-
-    def draw(axes: Axes) -> None:
-        records = [record for record in history if "kappa_median" in record]
-        names = dict(zip(("whislo", "q1", "med", "q3", "whishi"), QUANTILES, strict=True))
-        boxes = [{name: record[f"kappa_{key}"] for name, key in names.items()} for record in records]
-        epochs = [int(record["epoch"]) for record in records]
-        median = {"color": LINES[0], "lw": 2}
-        axes.bxp(boxes, positions=epochs, showfliers=False, widths=0.6, manage_ticks=False, medianprops=median)
-        axes.set(xlabel="epoch", ylabel="concentration κ of the classes")
-        if max((box["whishi"] for box in boxes), default=0.0) > LARGE_KAPPA:
-            axes.set_yscale("symlog", linthresh=1)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
     return draw_axes(draw, 3.6)

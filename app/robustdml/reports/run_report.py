@@ -1,11 +1,8 @@
 """The report of one run: one HTML file with everything in it."""
 
-from collections.abc import Callable
-from functools import partial
 from html import escape
 
 import numpy as np
-import torch
 
 from robustdml.data import RetrievalData, Split
 from robustdml.data.named import NAMED
@@ -14,12 +11,11 @@ from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
 from robustdml.reports.html import figure, page, picture, searched, table
 from robustdml.reports.left_out import left_out_line
-from robustdml.reports.run_plots import History, curves, kappa_boxes, score_histogram
+from robustdml.reports.run_plots import curve, score_histogram
 from robustdml.retrieval import METRICS
 from robustdml.run.audited_labels import describe
 from robustdml.run.evidence import CAPTION, HEAD, rows_of
 from robustdml.train import TrainingResult
-from robustdml_ops.ops import otsu_threshold
 
 FIGURES = {
     **METRICS,
@@ -28,7 +24,6 @@ FIGURES = {
     "filter_kept": "kept by the filter",
     "corrected_share": "under another label",
     "corrected_right": "right ones among those labels",
-    "confidence_accuracy": "confidence head, accuracy on true labels",
     "margin": "learnt margin",
     "training_seconds": "seconds of training",
 }
@@ -41,18 +36,14 @@ EXPLAINED = (
 )
 
 
-def render_run(result: TrainingResult, data: RetrievalData | None = None) -> str:
-    """Write the report of a run, with pictures where its images are given."""
+def render_run(result: TrainingResult, data: RetrievalData) -> str:
+    """Write the report of a run, with pictures where its data are images."""
     config, history = result.config, result.history
     title, used = METHODS[config.method].title, result.summary["filter"]
     title += f" with {used}" if used != NO_FILTER else ""
     untouched = untouched_title(config.backbone)
-    recall = curves(
-        {title: (history, "precision_at_1")},
-        "Recall@1, test classes",
-        level=(untouched.lower(), result.summary["untouched"]["precision_at_1"]),
-    )
     summary, harm = result.summary, result.summary["below_untouched"]
+    before = (untouched.lower(), summary["untouched"]["precision_at_1"])
     figures = [
         [text, f"{summary[key]:.3f}", f"{summary['untouched'][key]:.3f}" if key in summary["untouched"] else ""]
         for key, text in FIGURES.items()
@@ -69,20 +60,19 @@ def render_run(result: TrainingResult, data: RetrievalData | None = None) -> str
         *_chosen(result),
         "<h2>Retrieval</h2>",
         figure(
-            recall,
+            curve(history, "precision_at_1", title, "Recall@1, test classes", level=before),
             "Recall@1 against the epoch.",
             "Recall@1 on the test classes after each epoch; the dotted line is that of the untouched features.",
         ),
         figure(
-            curves({title: (history, "loss")}, "loss", percent=False),
+            curve(history, "loss", title, "loss", percent=False),
             "Loss against the epoch.",
             "Mean loss of the steps of each epoch.",
         ),
         *_retrieved(result, data),
         *_doubtful(result, data),
     ]
-    drawn = [draw(result) for name, draw in DRAWINGS.items() if name in result.scores or name in history[-1]]
-    if drawn:
+    if drawn := [*_kept(result, used), *_histograms(result)]:
         sections += ["<h2>Which labels are believed</h2>", *drawn]
     return page(f"robustdml_ops: {title}", "\n".join(sections) + "\n")
 
@@ -114,9 +104,9 @@ def test_labels_note(result: TrainingResult) -> str:
     return "The labels of the test samples are used as they are: wrong ones, which an audit finds, lower the figures."
 
 
-def _retrieved(result: TrainingResult, data: RetrievalData | None) -> list[str]:
+def _retrieved(result: TrainingResult, data: RetrievalData) -> list[str]:
     """Some test samples with what they found first."""
-    if data is None or not data.test.is_images:
+    if not data.test.is_images:
         return []
     test = data.test
     rows = []
@@ -126,10 +116,10 @@ def _retrieved(result: TrainingResult, data: RetrievalData | None) -> list[str]:
     return ["<h2>Examples</h2><p>Test samples, each with the most similar others.</p>", *rows]
 
 
-def _doubtful(result: TrainingResult, data: RetrievalData | None) -> list[str]:
+def _doubtful(result: TrainingResult, data: RetrievalData) -> list[str]:
     """The training samples whose labels are believed least."""
     score = next((result.scores[name] for name in DOUBTED if name in result.scores), None)
-    if data is None or not data.train.is_images or score is None or len(score) != len(data.train):
+    if not data.train.is_images or score is None or len(score) != len(data.train):
         return []
     rows = [row for row in np.argsort(score)[:MOST_DOUBTED].tolist() if not np.isnan(score[row])]
     shown = "".join(_pictures(data.train, rows, [f"{score[row]:.3g}" for row in rows]))
@@ -157,113 +147,35 @@ def _data_line(result: TrainingResult) -> str:
     )
 
 
-def _choice(result: TrainingResult) -> str:
-    used = result.summary["filter"]
+def _kept(result: TrainingResult, title: str) -> list[str]:
+    """Which labels the filter kept, by epoch; of wrong labels that are known, by how many of the kept are right."""
+    if "filter_kept" not in result.history[-1]:
+        return []
     if not result.changed.any():
-        return figure(
-            curves({used: (result.history, "filter_kept")}, "kept by the filter"),
-            "Share of the kept samples against the epoch.",
-            "Share of the training samples that the filter kept, by epoch. Which labels are wrong is not known here.",
-        )
+        drawn = curve(result.history, "filter_kept", title, "kept by the filter")
+        text = "Share of the training samples that the filter kept, by epoch. Which labels are wrong is not known here."
+        return [figure(drawn, "Share of the kept samples against the epoch.", text)]
     without = ("without a filter", 1 - float(result.changed.mean()))
-    return figure(  # PRISM, Fig. 2
-        curves({used: (result.history, "filter_precision")}, "right labels among the kept", level=without),
-        "Share of right labels among the kept against the epoch.",
-        "Share of right labels among the samples that the filter kept, by epoch.",
-    )
+    drawn = curve(result.history, "filter_precision", title, "right labels among the kept", level=without)
+    text = "Share of right labels among the samples that the filter kept, by epoch."
+    return [figure(drawn, "Share of right labels among the kept against the epoch.", text)]
 
 
-# The axis of a histogram of scores, its alternative text and its caption.
+# What the scores of each label are, in words.
 SCORES = {
-    "log_p_clean": (
-        "log P_clean",
-        "log P_clean",
-        "What the filter held of each label in the last epoch: the more to the right, the more probably right. The "
-        "filter was never told which labels are wrong.",
-    ),
-    "label_quality": (
-        "probability that the label is right",
-        "probabilities",
-        "Probability that each label is right, by the features before training. Labels from one half on were trained "
-        "on. Nothing was told of which are wrong.",
-    ),
-    "detector_loss": (
-        "loss of the detector",
-        "losses, with a threshold",
-        "Loss of each training sample by which ProcSim tells wrong labels, in the last epoch. In training the "
-        "threshold is found anew in each batch; shown is that of the whole epoch.",
-    ),
-    "weight": ("weight", "weights", "Weight of each training sample in the last epoch."),
-    "confidence": (
-        "confidence of the label given",
-        "confidences",
-        "Confidence of each given label by the confidence head.",
-    ),
+    "log_p_clean": "log P_clean of the filter in the last epoch",
+    "label_quality": "probability by the features before training that the label is right",
+    "confidence": "confidence of the label given, by the confidence head",
+    "weight": "weight of the sample in the last epoch",
+    "detector_loss": "loss of the sample by which wrong labels are told, in the last epoch",
 }
 
 
-def _histogram(result: TrainingResult, name: str, cut: tuple[str, float] | None = None) -> str:
-    label, what, caption = SCORES[name]
-    alternative = f"{'Two histograms' if result.changed.any() else 'Histogram'} of {what}, {_of_labels(result)}."
-    return figure(score_histogram(result.scores[name], result.changed, label, cut), alternative, caption)
-
-
-def _of_labels(result: TrainingResult) -> str:
-    return "of right and of wrong labels" if result.changed.any() else "of all labels"
-
-
-def _kappa(result: TrainingResult) -> str:
-    return figure(
-        kappa_boxes(result.history),
-        "Box plots of the concentration κ of the classes against the epoch.",
-        "Concentration of the classes' von Mises–Fisher distributions: boxes hold the middle half, whiskers reach the "
-        "extremes.",
-    )
-
-
-def _detector(result: TrainingResult) -> str:
-    losses = result.scores["detector_loss"]
-    cut = otsu_threshold(torch.from_numpy(losses[~np.isnan(losses)]))
-    threshold = ("Otsu's threshold", float(cut.threshold)) if bool(cut.found) else None
-    return _histogram(result, "detector_loss", threshold)
-
-
-def _right_and_wrong(history: History, name: str) -> dict[str, tuple[History, str]]:
-    if not any(f"{name}_wrong" in record for record in history):
-        return {"labels as they are": (history, f"{name}_right")}
-    return {f"{which} labels": (history, f"{name}_{which}") for which in ("right", "wrong")}
-
-
-def _sigma(result: TrainingResult) -> str:
-    return figure(
-        curves(_right_and_wrong(result.history, "sigma"), "mean confidence σ", percent=False),
-        f"Mean confidence {_of_labels(result)} against the epoch.",
-        f"Mean confidence σ that samples {_of_labels(result)} were given.",
-    )
-
-
-def _weights(result: TrainingResult) -> str:
-    history = result.history
-    lines = {
-        "mean over the classes (MAW)": (history, "maw"),
-        "deviation among the classes (SDAW)": (history, "sdaw"),
-        **_right_and_wrong(history, "weight"),
-    }
-    return figure(  # BSPML, Eq. 14
-        curves(lines, "average weight", percent=False),
-        "Average weights against the epoch.",
-        f"Mean and standard deviation of the classes' average weights, and the mean weights {_of_labels(result)}.",
-    ) + _histogram(result, "weight")
-
-
-# By the quantity that they need, in the scores or in the history.
-DRAWINGS: dict[str, Callable[[TrainingResult], str]] = {
-    "filter_kept": _choice,
-    "log_p_clean": partial(_histogram, name="log_p_clean"),
-    "label_quality": partial(_histogram, name="label_quality"),
-    "kappa_median": _kappa,
-    "detector_loss": _detector,
-    "sigma": _sigma,
-    "weight": _weights,
-    "confidence": partial(_histogram, name="confidence"),
-}
+def _histograms(result: TrainingResult) -> list[str]:
+    """How the scores of the labels are distributed, apart for right and wrong ones where these are known."""
+    what = "Two histograms, of right and of wrong labels" if result.changed.any() else "A histogram of all labels"
+    return [
+        figure(score_histogram(result.scores[name], result.changed, label), f"{what}: {label}.", f"By the {label}.")
+        for name, label in SCORES.items()
+        if name in result.scores
+    ]

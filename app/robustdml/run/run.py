@@ -16,10 +16,10 @@ from robustdml.config import PRINCIPAL, TrainingConfig
 from robustdml.data import Rows
 from robustdml.data.image_files import batches_of
 from robustdml.errors import UsageError
-from robustdml.filters.filter import CORRECTED, KEPT, AuditFilter, Filter, Judged, PrismFilter
+from robustdml.filters.filter import CORRECTED, KEPT, AuditFilter, Judged, PrismFilter
 from robustdml.filters.label_quality import label_quality
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
-from robustdml.loss_inputs import LOSS_INPUTS, LossInput, Training
+from robustdml.loss_inputs import LOSS_INPUTS, Training
 from robustdml.methods import METHODS, Method
 from robustdml.networks.models import Embedder, apply_in_batches, as_tensor, embed_in_batches
 from robustdml.networks.preparation import Prepared
@@ -132,16 +132,16 @@ class Run:
         steps = 0 if config.layer_start == PRINCIPAL else len(self.sampler)
         settings = replace(config, filter=options, noise_rate=config.noise_rate if options.kind in FILTERS else None)
         settings = replace(settings, noise_rate=settings.assumed_noise_rate(self.prepared.data.noise_rate))
-        self.filter: Filter | None = None
+        self.filter: PrismFilter | AuditFilter | None = None
         if options.kind == AUDIT:
             self.filter = AuditFilter(len(self.labels)).to(device)
         elif options.kind != NO_FILTER:
             self.filter = PrismFilter(settings, self.labels, classes, self.embedding_size, steps).to(device)
             self.filter.shard(self.world)
-        bank = None if self.filter is None else self.filter.bank
+        bank = self.filter.bank if isinstance(self.filter, PrismFilter) else None
         training = Training(config, self.prepared, self.embedding_size, device, bank, self.world)
         self.inputs = {name: LOSS_INPUTS[name](training) for name in METHODS[config.method].inputs}
-        observers: list[Method | LossInput | Filter] = [self.method, *self._observers()]
+        observers = [self.method, *self.inputs.values(), *([] if self.filter is None else [self.filter])]
         self.log = SampleLog((name for source in observers for name in source.observed), self.changed).to(device)
 
     @property
@@ -201,7 +201,7 @@ class Run:
         """Take the steps of the epoch that are left; `pause` is called after each, when `state` holds all of it."""
         done = self.under_way
         began = time.perf_counter() - done.seconds
-        if self.filter is not None:
+        if isinstance(self.filter, PrismFilter):
             self.filter.start_epoch(self.epoch)
         if done.steps == 0:
             for loss_input in self.inputs.values():
@@ -239,8 +239,10 @@ class Run:
         record |= self._margins()
         self.log.values.copy_(self.world.merged(self.log.values))
         record |= self.log.record()
-        for source in self._observers():
+        for source in self.inputs.values():
             record |= source.record()
+        if isinstance(self.filter, PrismFilter):
+            record |= self.filter.record()
         self.history.append(record | self._corrections())
         self.under_way = UnderWay()
 
@@ -274,7 +276,7 @@ class Run:
         with self._autocast():
             embeddings = self.network(as_tensor(inputs, self.device))
         judged = keep = value = None
-        if self.filter is not None and self.filter.judges_batches:
+        if isinstance(self.filter, PrismFilter):
             proxies = None if self.method.proxies is None else self.method.proxies(self.loss)
             judged = self.filter.judge(embeddings.detach(), rows, proxies)
             self.log.write(rows, judged.observed)
@@ -290,7 +292,7 @@ class Run:
             value = loss.detach()
         for loss_input in self.inputs.values():
             loss_input.after_step(rows, embeddings.detach(), keep)
-        if self.filter is not None and keep is not None:
+        if isinstance(self.filter, PrismFilter) and keep is not None:
             self.filter.remember(embeddings.detach(), rows, keep)
         return value
 
@@ -314,9 +316,6 @@ class Run:
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.amp == "bf16")
-
-    def _observers(self) -> list[LossInput | Filter]:
-        return [*self.inputs.values(), *([] if self.filter is None else [self.filter])]
 
     def _embed_training_split(self) -> Tensor:
         return torch.from_numpy(apply_in_batches(self.embedder, self.prepared.data.train.inputs, self.device))

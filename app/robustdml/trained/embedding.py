@@ -71,15 +71,7 @@ def _of_list(path: Path) -> Samples:
         raise UsageError(f"{path}: neither a list of images in UTF-8 nor a file of a known kind ({kinds})") from error
     if not lines:
         raise UsageError(f"{path}: an empty list; expected a path of an image a line")
-    names, tabs, labels = zip(*(line.partition("\t") for line in lines), strict=True)
-    files = [path.parent / expanded(name.strip()) for name in names]
-    if not any(tabs):
-        return Samples(str(path), files)
-    if not all(label.strip() for label in labels):
-        number = next(number for number, label in enumerate(labels) if not label.strip())
-        raise UsageError(f"{path}: some lines have a label after a tab, and not {lines[number]!r}: give all or none")
-    classes, numbers = np.unique([label.strip() for label in labels], return_inverse=True)
-    return Samples(str(path), files, numbers.astype(np.int64), tuple(str(name) for name in classes))
+    return Samples(str(path), [path.parent / expanded(line.strip()) for line in lines])
 
 
 def _of_split(name: str, split: Split, card: ModelCard) -> Samples:
