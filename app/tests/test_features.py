@@ -61,7 +61,7 @@ Y = np.array([0, 0, 1, 1])
         ({"features": X[0], "labels": Y}, r"float32 \(3,\); expected numbers of shape \(N, F\)"),
         ({"features": X[:0], "labels": Y[:0]}, r"\(0, 3\)"),
         ({"features": X.astype(str), "labels": Y}, "<U"),
-        ({"features": X, "labels": Y[:3]}, r"labels is int64 \(3,\); expected integers of shape \(4,\)"),
+        ({"features": X, "labels": Y[:3]}, r"labels is int64 \(3,\); expected integers or texts of shape \(4,\)"),
         ({"features": X, "labels": Y.astype(float)}, "labels is float64"),
         ({"features": np.where(np.eye(4, 3), np.nan, X), "labels": Y}, "3 rows of features hold NaN .* the first is 0"),
         ({"features": X, "labels": Y, "test_labels": Y}, "both or neither"),

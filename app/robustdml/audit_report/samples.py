@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from robustdml.data.features import as_float32, checked_features, named_labels, sample_names
-from robustdml.data.folders import PARTS, folder_images, has_own_split, is_list, read_list
+from robustdml.data.features import read_part
+from robustdml.data.folders import is_list, listed_parts
 from robustdml.data.image_files import ImageFiles, Inputs, find_broken
 from robustdml.data.images import check_left_out
 from robustdml.data.named import NAMED
@@ -58,16 +58,10 @@ def read_samples(source: str, on_progress: OnProgress = silent) -> AuditSamples:
     path = expanded(source)
     if not path.exists():
         raise UsageError(f"{source}: no such file or folder; expected {EXPECTED}")
-    if path.is_dir() and has_own_split(path):
-        return _of_parts(path, on_progress)
-    if path.is_dir():
-        images = folder_images(path, on_progress)
-        files = [str(file.absolute()) for file in images.files]
-        return AuditSamples(str(path.absolute()), files, images.labels, images.class_names, left_out=images.loose)
     if path.suffix == ".npz":
         return _of_features(path)
-    if is_list(path):
-        return _of_list(path)
+    if path.is_dir() or is_list(path):
+        return _of_files(path, on_progress)
     raise UsageError(f"{source}: not a kind of file that can be audited; expected {EXPECTED}")
 
 
@@ -81,45 +75,36 @@ def with_images(samples: AuditSamples, size: int, on_progress: OnProgress) -> Au
 
 
 def _of_features(path: Path) -> AuditSamples:
-    arrays = read_npz(path, ("features", "labels"), ("class_names", "paths"))
-    features, labels = checked_features(path, arrays), arrays["labels"]
-    if labels.shape != features.shape[:1] or labels.dtype.kind not in "iuU":
-        raise UsageError(
-            f"{path}: labels is {labels.dtype} {labels.shape}; expected integers or texts of shape ({len(features)},)"
-        )
-    values, numbers = np.unique(labels, return_inverse=True)
-    names = (
-        tuple(map(str, values)) if labels.dtype.kind == "U" else named_labels(path, arrays.get("class_names"), values)
-    )
-    places = [str(name) for name in sample_names(path, arrays, len(labels))]
-    converted, finite = as_float32(features)
-    whole = AuditSamples(str(path.absolute()), places, numbers.astype(np.int64), names, converted)
+    split, finite = read_part(path, read_npz(path, ("features", "labels"), ("class_names", "paths")))
+    names = split.names()
+    whole = AuditSamples(str(path.absolute()), names, split.labels, split.class_names, split.inputs)
     if finite.all():
         return whole
     if not finite.any():
         raise UsageError(f"{path}: every row of features holds NaN or infinite values")
-    bad = [f"{places[row]} (its features hold NaN or infinite values)" for row in np.flatnonzero(~finite)]
-    return whole.take(np.flatnonzero(finite), converted[finite], bad)
+    bad = [f"{names[row]} (its features hold NaN or infinite values)" for row in np.flatnonzero(~finite)]
+    rows = np.flatnonzero(finite)
+    return whole.take(rows, split.inputs[rows], bad)
 
 
-def _of_parts(path: Path, on_progress: OnProgress) -> AuditSamples:
+def _of_files(path: Path, on_progress: OnProgress) -> AuditSamples:
     """A class folder of the same name in both parts is one class."""
-    both = [folder_images(path / part, on_progress) for part in PARTS]
-    labels = [images.class_names[label] for images in both for label in images.labels]
+    listed = listed_parts(path, on_progress)
+    labels = [images.class_names[label] for images in listed.values() for label in images.labels]
     names, numbers = np.unique(labels, return_inverse=True)
-    files = [str(file.absolute()) for images in both for file in images.files]
-    parts = [part for part, images in zip(PARTS, both, strict=True) for _ in images.files]
-    classes = tuple(map(str, names))
-    left_out = [one for images in both for one in images.loose]
-    return AuditSamples(str(path.absolute()), files, numbers.astype(np.int64), classes, None, left_out, None, parts)
-
-
-def _of_list(path: Path) -> AuditSamples:
-    listed = read_list(path)
-    files = [str(file) for file in listed.files]
+    files = [str(file.absolute()) for images in listed.values() for file in images.files]
+    parts = [part for part, images in listed.items() for _ in images.files]
+    left_out = [one for images in listed.values() for one in (*images.loose, *images.left_out)]
     # A list may come from a stranger, and name any file of this machine.
-    folder = os.path.normpath(path.parent.absolute())
+    folder = os.path.normpath(path.absolute() if path.is_dir() else path.parent.absolute())
     outside = [file for file in files if not Path(os.path.normpath(file)).is_relative_to(folder)]
     count = f"{len(outside):,} of {len(files):,}"
-    warning = f"{count} images lie outside of {folder}, the first is {outside[0]}" if outside else None
-    return AuditSamples(str(path.absolute()), files, listed.labels, listed.class_names, None, listed.left_out, warning)
+    return AuditSamples(
+        str(path.absolute()),
+        files,
+        numbers.astype(np.int64),
+        tuple(map(str, names)),
+        left_out=left_out,
+        outside=f"{count} images lie outside of {folder}, the first is {outside[0]}" if outside else None,
+        parts=parts if any(parts) else [],
+    )

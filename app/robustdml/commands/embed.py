@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from robustdml.plain_files import write_npz
 from robustdml.progress import OnProgress, progress_bar
 from robustdml.reports.left_out import say_left_out
 from robustdml.trained.embedder import BATCH_SIZE, TrainedEmbedder, load_embedder
-from robustdml.trained.embedding import Samples, embed_samples, find_samples
+from robustdml.trained.embedding import Embedded, embed_samples, find_samples
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,49 +41,16 @@ def open_model(arguments: argparse.Namespace, device: str = "cpu") -> TrainedEmb
     return load_embedder(arguments.model, backbone=arguments.backbone, device=resolve_device(device))
 
 
-@dataclass(frozen=True)
-class Embedded:
-    """Samples with their embeddings."""
-
-    name: str
-    samples: Samples
-    embeddings: NDArray[np.float32]  # (N, D), rows of length 1
-    rows: NDArray[np.int64]  # Which of the samples they are of, (N,)
-    left_out: list[str]  # With the reason
-
-    def numbered(self, names: list[str]) -> NDArray[np.int64]:
-        """Labels as places among all names of classes, (N,)."""
-        if self.samples.labels is None:
-            raise UsageError(
-                f"{self.name}: has no labels, and without them there is nothing to score; give a folder of class "
-                "folders, or a list with the columns path and label"
-            )
-        numbers = {name: number for number, name in enumerate(names)}
-        own = np.array([numbers[name] for name in self.samples.class_names], dtype=np.int64)
-        return own[self.samples.labels[self.rows]]
-
-    def class_of(self, place: int) -> str | None:
-        """Class of a sample, if it is known."""
-        labels = self.samples.labels
-        return None if labels is None else self.samples.class_names[labels[self.rows[place]]]
-
-    @property
-    def names(self) -> list[str]:
-        """Files, or places among the samples, (N,)."""
-        inputs = self.samples.inputs
-        return [str(inputs[row]) if isinstance(inputs, list) else str(row) for row in self.rows]
-
-
 def embed_source(
     embedder: TrainedEmbedder, source: str, arguments: argparse.Namespace, on_progress: OnProgress
 ) -> Embedded:
     """Embed the test part of data that has one, otherwise all of it."""
     parts = find_samples(source, embedder.card)
     samples = parts.get(TEST, parts[TRAIN])
-    name = f"{samples.name}, test part" if TEST in parts else samples.name
+    if TEST in parts:
+        samples = replace(samples, name=f"{samples.name}, test part")
     size, skip = arguments.batch_size, arguments.skip_broken
-    found = embed_samples(embedder, samples, batch_size=size, skip_broken=skip, on_progress=on_progress)
-    return Embedded(name, samples, *found)
+    return embed_samples(embedder, samples, batch_size=size, skip_broken=skip, on_progress=on_progress)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -112,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not os.access(out.parent, os.W_OK):
         raise UsageError(f"--out {out}: the folder {out.parent} cannot be written to")
     arrays: dict[str, NDArray[np.generic]] = {}
-    broken: list[str] = []
+    left_out: list[str] = []
     with progress_bar("embed") as report:
         report("reading the model", 0, 0)
         embedder = open_model(arguments, arguments.device)
@@ -120,30 +87,19 @@ def run(arguments: argparse.Namespace) -> int:
         classes = list(dict.fromkeys(name for samples in parts.values() for name in samples.class_names))
         size, skip = arguments.batch_size, arguments.skip_broken
         for part, samples in parts.items():
-            embeddings, rows, left_out = embed_samples(
-                embedder, samples, batch_size=size, skip_broken=skip, on_progress=report
-            )
-            arrays |= {f"{part}{name}": array for name, array in _arrays(samples, embeddings, rows, classes).items()}
-            broken += left_out
+            found = embed_samples(embedder, samples, batch_size=size, skip_broken=skip, on_progress=report)
+            arrays[f"{part}features"] = found.embeddings
+            if samples.labels is not None:
+                arrays[f"{part}labels"] = found.numbered(classes)
+            if isinstance(samples.inputs, list):
+                arrays[f"{part}paths"] = np.array(found.names)
+            left_out += found.left_out
     if classes:
         arrays["class_names"] = np.array(classes)
     write_npz(out, **arrays)
-    say_left_out("embed", broken)
+    say_left_out("embed", left_out)
     if "labels" not in arrays:
         print(f"robustdml embed: {arguments.images} has no labels, such as class folders give: none are in {out}")
     sizes = (f"{name} {'×'.join(map(str, array.shape))}" for name, array in arrays.items())
     print(f"{out}: {', '.join(sizes)}")
     return 0
-
-
-def _arrays(
-    samples: Samples, embeddings: NDArray[np.float32], rows: NDArray[np.int64], classes: list[str]
-) -> dict[str, NDArray[np.generic]]:
-    """Embeddings, and what is known of each; labels number the classes of all parts together."""
-    arrays: dict[str, NDArray[np.generic]] = {"features": embeddings}
-    if samples.labels is not None:
-        numbers = np.array([classes.index(name) for name in samples.class_names], dtype=np.int64)
-        arrays["labels"] = numbers[samples.labels[rows]]
-    if isinstance(samples.inputs, list):
-        arrays["paths"] = np.array([str(samples.inputs[row]) for row in rows])
-    return arrays

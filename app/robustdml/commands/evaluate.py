@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
         found = retrieval_by_query(rows, labels, gallery, embedder.device, report)
         judged = ~np.isnan(found[:, 0])
         if not judged.any():
-            need = "a class with at least 2 samples" if gallery is None else f"a class of {queries.name} in it"
-            raise UsageError(f"{searched.name}: nothing to find; retrieval needs {need}")
+            need = "a class with at least 2 samples" if gallery is None else f"a class of {queries.samples.name} in it"
+            raise UsageError(f"{searched.samples.name}: nothing to find; retrieval needs {need}")
         report("comparing pairs", 0, 0)
         pairs = verify(rows, labels, gallery)
     say_left_out("evaluate", [*queries.left_out, *(searched.left_out if gallery is not None else ())])
@@ -69,10 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"robustdml evaluate: {len(same)} images are in both, and find themselves: {few(same)}", file=sys.stderr)
     values = dict(zip(METRICS, found[judged].mean(0).tolist(), strict=True))
     figures: dict[str, Any] = {
-        "data": queries.name,
+        "data": queries.samples.name,
         "samples": len(labels),
         "classes": len(np.unique(labels)),
-        **({} if gallery is None else {"gallery": searched.name, "gallery_samples": len(there)}),
+        **({} if gallery is None else {"gallery": searched.samples.name, "gallery_samples": len(there)}),
         "nothing_to_find": int((~judged).sum()),
         **values,
         "intervals": dict(zip(METRICS, intervals_over_classes(found, labels), strict=True)),
@@ -83,8 +83,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(figures, indent=2))
         return 0
-    print(f"{queries.name}: {len(labels):,} samples of {figures['classes']:,} classes", end="")
-    print("" if gallery is None else f", in {searched.name}: {len(there):,} samples")
+    print(f"{queries.samples.name}: {len(labels):,} samples of {figures['classes']:,} classes", end="")
+    print("" if gallery is None else f", in {searched.samples.name}: {len(there):,} samples")
     if figures["nothing_to_find"]:
         print(f"{figures['nothing_to_find']:,} have no other sample of their class to find, and are no queries")
     table = Table("", "", "95 % interval over classes", "threshold", show_header=True)

@@ -48,7 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
         rows, others = (torch.from_numpy(one.embeddings).to(embedder.device) for one in (queries, gallery))
         among_themselves = gallery is queries
         if among_themselves and len(others) < 2:
-            raise UsageError(f"{gallery.name}: one sample, searched in itself, finds nothing; give another gallery")
+            raise UsageError(
+                f"{gallery.samples.name}: one sample, searched in itself, finds nothing; give another gallery"
+            )
         most = len(others) - among_themselves
         similar = nearest(rows, others, min(arguments.k, most), exclude_self=among_themselves)
         places, names = similar.indices.tolist(), gallery.names
@@ -78,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
             searched = _said("searched", queries.class_of(number))
             shown.append([(picture_of(queries.samples, queries.rows[number]), name, searched), *hits])
         below = f"The {similar.indices.shape[1]} most similar of {most:,}, by the cosine. All are in {FOUND}."
-        write_text(out / PAGE, render_found(f"Found in {gallery.name}", below, shown))
+        write_text(out / PAGE, render_found(f"Found in {gallery.samples.name}", below, shown))
     say_left_out("search", list(dict.fromkeys([*queries.left_out, *gallery.left_out])))
     print(f"{out / PAGE}: {len(listed):,} queries in {len(others):,} samples")
     return 0

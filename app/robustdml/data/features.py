@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,12 +32,12 @@ def load_splits(path: Path, need_labels: bool = True) -> dict[str, Split]:
     """Read what `load_features` reads, in the parts that the file has; without labels no class has a name."""
     needed = ("features", "labels")[: 1 + need_labels]
     arrays = read_npz(path, needed, ("labels", "test_features", "test_labels", "class_names", "paths"))
-    splits = {TRAIN: _split(path, arrays, TRAIN, need_labels)}
+    splits = {TRAIN: _finite_part(path, arrays, TRAIN)}
     if need_labels and ("test_features" in arrays) != ("test_labels" in arrays):
         raise UsageError(f"{path}: has one of test_features and test_labels; give both or neither")
     if "test_features" not in arrays:
         return splits
-    splits[TEST] = _split(path, arrays, TEST, need_labels)
+    splits[TEST] = _finite_part(path, arrays, TEST)
     columns, test_columns = (splits[part].inputs.shape[1] for part in (TRAIN, TEST))
     if test_columns != columns:
         raise UsageError(
@@ -45,46 +46,37 @@ def load_splits(path: Path, need_labels: bool = True) -> dict[str, Split]:
     return splits
 
 
-def _split(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str, need_labels: bool) -> Split:
-    features = checked_features(path, arrays, prefix)
-    labels = arrays.get(f"{prefix}labels")
-    if labels is None:
-        return Split(_finite(path, features, prefix), np.zeros(len(features), np.int64), ())
-    if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu":
-        raise UsageError(
-            f"{path}: {prefix}labels is {labels.dtype} {labels.shape}; expected integers of shape ({len(features)},)"
-        )
-    values, renumbered = np.unique(labels, return_inverse=True)
-    names = named_labels(path, arrays.get("class_names"), values)
-    places = None if prefix == TEST else sample_names(path, arrays, len(features))
-    return Split(_finite(path, features, prefix), renumbered.astype(np.int64), names, places)
-
-
-def checked_features(path: Path, arrays: dict[str, NDArray[np.generic]], prefix: str = "") -> NDArray[np.generic]:
-    """Features of a part of a file, (N, F)."""
-    features = arrays[f"{prefix}features"]
-    if features.ndim != 2 or features.dtype.kind not in "fiu" or 0 in features.shape:
-        raise UsageError(
-            f"{path}: {prefix}features is {features.dtype} {features.shape}; expected numbers of shape (N, F)"
-        )
-    return features
-
-
-def as_float32(features: NDArray[np.generic]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Convert features, and tell which rows are finite then, (N,)."""
-    with np.errstate(over="ignore"):
-        converted = features.astype(np.float32, order="C", copy=False)
-    return converted, np.asarray(np.isfinite(converted).all(axis=1))
-
-
-def _finite(path: Path, features: NDArray[np.generic], prefix: str) -> NDArray[np.float32]:
-    converted, finite = as_float32(features)
+def _finite_part(path: Path, arrays: dict[str, NDArray[Any]], prefix: str) -> Split:
+    split, finite = read_part(path, arrays, prefix)
     bad = np.flatnonzero(~finite)
     if len(bad):
         raise UsageError(
             f"{path}: {len(bad)} rows of {prefix}features hold NaN or infinite values, the first is {bad[0]}"
         )
-    return converted
+    return split
+
+
+def read_part(path: Path, arrays: dict[str, NDArray[Any]], prefix: str = TRAIN) -> tuple[Split, NDArray[np.bool_]]:
+    """Check and convert a part of a file, and tell which rows of its features are finite then, (N,)."""
+    features, labels = arrays[f"{prefix}features"], arrays.get(f"{prefix}labels")
+    if features.ndim != 2 or features.dtype.kind not in "fiu" or 0 in features.shape:
+        raise UsageError(
+            f"{path}: {prefix}features is {features.dtype} {features.shape}; expected numbers of shape (N, F)"
+        )
+    with np.errstate(over="ignore"):
+        converted = features.astype(np.float32, order="C", copy=False)
+    finite = np.asarray(np.isfinite(converted).all(axis=1))
+    if labels is None:
+        return Split(converted, np.zeros(len(features), np.int64), ()), finite
+    if labels.shape != features.shape[:1] or labels.dtype.kind not in "iuU":
+        raise UsageError(
+            f"{path}: {prefix}labels is {labels.dtype} {labels.shape}; expected integers or texts of shape "
+            f"({len(features)},)"
+        )
+    values, renumbered = np.unique(labels, return_inverse=True)
+    names = _named_labels(path, None if labels.dtype.kind == "U" else arrays.get("class_names"), values)
+    places = None if prefix == TEST else sample_names(path, arrays, len(features))
+    return Split(converted, renumbered.astype(np.int64), names, places), finite
 
 
 def sample_names(path: Path, arrays: dict[str, NDArray[np.generic]], count: int) -> Sequence[object]:
@@ -97,7 +89,7 @@ def sample_names(path: Path, arrays: dict[str, NDArray[np.generic]], count: int)
     return list(paths.tolist())
 
 
-def named_labels(path: Path, names: NDArray[np.generic] | None, values: NDArray[np.generic]) -> tuple[str, ...]:
+def _named_labels(path: Path, names: NDArray[np.generic] | None, values: NDArray[np.generic]) -> tuple[str, ...]:
     """Names of classes."""
     if names is None:
         return tuple(str(value) for value in values)

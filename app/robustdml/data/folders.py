@@ -112,11 +112,9 @@ def load_images(
     """Read a list, ``path/class/…/image``, or ``path/train/class/…`` and ``path/test/class/…`` where both exist."""
     if image_size < 1:
         raise UsageError(f"image_size={image_size}: expected at least 1")
-    sources = [path / part for part in PARTS] if has_own_split(path) else [path]
     left_out: list[str] = []
     parts = []
-    for source in sources:
-        listed = folder_images(source, on_progress) if source.is_dir() else read_list(source)
+    for listed in listed_parts(path, on_progress).values():
         part, without = listed.readable(skip_broken, on_progress)
         parts.append(part)
         left_out += without
@@ -132,6 +130,13 @@ def load_images(
         for one in parts
     )
     return RetrievalData(path.name, train, test, left_out=tuple(left_out))
+
+
+def listed_parts(path: Path, on_progress: OnProgress = silent) -> dict[str, ListedImages]:
+    """Read a list, a folder of class folders, or those of both `PARTS` where a folder holds them."""
+    if has_own_split(path):
+        return {part: folder_images(path / part, on_progress) for part in PARTS}
+    return {"": folder_images(path, on_progress) if path.is_dir() else read_list(path)}
 
 
 def folder_images(folder: Path, on_progress: OnProgress = silent) -> ListedImages:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from robustdml.data import Split
 from robustdml.data.features import TEST, TRAIN, load_splits
-from robustdml.data.folders import folder_images, has_own_split, is_list, loose_images, read_list
+from robustdml.data.folders import PARTS, is_list, listed_parts, loose_images
 from robustdml.data.images import SUFFIXES, check_left_out, image_files, is_image, read_ahead
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
@@ -46,24 +46,23 @@ def find_samples(source: str, card: ModelCard) -> dict[str, Samples]:
         return {part: _of_split(str(path), split, card) for part, split in splits.items()}
     if not card.takes_images:
         raise UsageError(f"{source}: the model takes {card.takes}; give an .npz file of them")
-    if path.is_dir():
-        if has_own_split(path):
-            return {TRAIN: _of_classes(path / "train"), TEST: _of_classes(path / "test")}
-        loose = loose_images(path)
-        # Beside class folders a few images that lie about take no labels away.
-        return {TRAIN: Samples(str(path), loose) if loose and loose == image_files(path) else _of_classes(path)}
     if is_image(path):
         return {TRAIN: Samples(str(path), [path])}
-    return {TRAIN: _of_classes(path) if is_list(path) else _of_list(path)}
+    if not path.is_dir() and not is_list(path):
+        return {TRAIN: _of_paths(path)}
+    loose = loose_images(path) if path.is_dir() else []
+    # Beside class folders a few images that lie about take no labels away.
+    if loose and loose == image_files(path):
+        return {TRAIN: Samples(str(path), loose)}
+    return {
+        TEST if part == PARTS[1] else TRAIN: Samples(
+            str(path / part), one.files, one.labels, one.class_names, tuple(one.loose), tuple(one.left_out)
+        )
+        for part, one in listed_parts(path).items()
+    }
 
 
-def _of_classes(path: Path) -> Samples:
-    images = folder_images(path) if path.is_dir() else read_list(path)
-    listed = images.files, images.labels, images.class_names
-    return Samples(str(path), *listed, tuple(images.loose), tuple(images.left_out))
-
-
-def _of_list(path: Path) -> Samples:
+def _of_paths(path: Path) -> Samples:
     try:
         lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except UnicodeDecodeError as error:
@@ -81,6 +80,38 @@ def _of_split(name: str, split: Split, card: ModelCard) -> Samples:
     return Samples(name, np.asarray(split.inputs), split.labels if split.class_names else None, split.class_names)
 
 
+@dataclass(frozen=True)
+class Embedded:
+    """Samples with their embeddings."""
+
+    samples: Samples
+    embeddings: NDArray[np.float32]  # (N, D), rows of length 1
+    rows: NDArray[np.int64]  # Which of the samples they are of, (N,)
+    left_out: list[str]  # With the reason
+
+    @property
+    def names(self) -> list[str]:
+        """Files, or places among the samples, (N,)."""
+        inputs = self.samples.inputs
+        return [str(inputs[row]) if isinstance(inputs, list) else str(row) for row in self.rows]
+
+    def class_of(self, place: int) -> str | None:
+        """Class of a sample, if it is known."""
+        labels = self.samples.labels
+        return None if labels is None else self.samples.class_names[labels[self.rows[place]]]
+
+    def numbered(self, names: Sequence[str]) -> NDArray[np.int64]:
+        """Labels as places among all names of classes, (N,)."""
+        if self.samples.labels is None:
+            raise UsageError(
+                f"{self.samples.name}: has no labels, and without them there is nothing to score; give a folder of "
+                "class folders, or a list with the columns path and label"
+            )
+        numbers = {name: number for number, name in enumerate(names)}
+        own = np.array([numbers[name] for name in self.samples.class_names], dtype=np.int64)
+        return own[self.samples.labels[self.rows]]
+
+
 def embed_samples(
     embedder: TrainedEmbedder,
     samples: Samples,
@@ -88,8 +119,8 @@ def embed_samples(
     batch_size: int = BATCH_SIZE,
     skip_broken: bool = False,
     on_progress: OnProgress = silent,
-) -> tuple[NDArray[np.float32], NDArray[np.int64], list[str]]:
-    """Embed all samples: rows of length 1, (N, D), the places of the N, and what was left out, with the reason."""
+) -> Embedded:
+    """Embed all samples that can be read."""
     if batch_size < 1:
         raise UsageError(f"batch_size={batch_size}: expected at least 1")
     check_left_out(len(samples), samples.left_out, (), skip_broken)
@@ -109,7 +140,8 @@ def embed_samples(
             )
             count += len(good)
     check_left_out(len(samples), samples.left_out, broken, skip_broken)
-    return embeddings[:count], np.concatenate(rows), [*samples.loose, *samples.left_out, *broken]
+    left_out = [*samples.loose, *samples.left_out, *broken]
+    return Embedded(samples, embeddings[:count], np.concatenate(rows), left_out)
 
 
 def _batches(
