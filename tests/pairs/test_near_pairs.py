@@ -33,17 +33,6 @@ def near_rows(relative, D, dtype, seed=0):
     return torch.stack([p, 1.5 * (p + relative * p.norm() * step / step.norm())]).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_in_one_dimension_distances_are_0_and_2(dtype, backend):
-    generator = torch.Generator().manual_seed(0)
-    X = torch.randn(64, 1, generator=generator, dtype=torch.float64).to(dtype)
-    y = torch.arange(64) // 8
-    found = hinge(X, y, backend=backend)
-    opposite = (X * X.t() < 0) & (y[:, None] == y)
-    assert torch.equal(found.positive_count, opposite.sum(1))
-    assert torch.equal(found.positive, 2 * opposite.sum(1).to(dtype))
-
-
 @pytest.mark.parametrize(("D", "relative"), [(2, 3e-1), (7, 1e-1), (128, 1e-2), (700, 1e-4), (7, 1e-5), (128, 1e-7)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_near_duplicates_keep_their_distance(dtype, relative, D, backend):
@@ -55,31 +44,6 @@ def test_near_duplicates_keep_their_distance(dtype, relative, D, backend):
     assert found == pytest.approx(truth, rel=tolerance, abs=1e-14)
     negatives = hinge(rows, torch.tensor([0, 1]), negative_margin=2 * truth, backend=backend).negative.double()
     assert negatives == pytest.approx(truth, rel=4 * tolerance, abs=1e-14)
-
-
-@pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_batch_of_clusters_against_float64(dtype, chunked, backend, request):
-    """Many rows, many chunks, strided rows, and candidates that hold the batch."""
-    if chunked:
-        request.getfixturevalue("small_chunks")
-    generator = torch.Generator().manual_seed(0)
-    centres = torch.randn(9, 2 * 20, generator=generator, dtype=torch.float64)
-    spread = 10.0 ** torch.randint(-8, 0, (60, 1), generator=generator)
-    noise = torch.randn(60, 40, generator=generator, dtype=torch.float64)
-    X = ((centres[torch.arange(60) % 9] + spread * noise) * (1 + torch.arange(60)[:, None] % 5)).to(dtype)[:, ::2]
-    y = torch.arange(60) % 9 // 2
-    U = torch.nn.functional.normalize(X.double())
-    truth = torch.cdist(U, U, compute_mode="donot_use_mm_for_euclid_dist")
-    same, other = y[:, None] == y, ~torch.eye(60, dtype=torch.bool)
-    # With themselves, each without itself; and as candidates of their own, each with itself at distance 0.
-    for others, own in (((), other), ((X.clone(), y.clone()), torch.ones_like(other))):
-        found = hinge(X, y, *others, backend=backend)
-        assert torch.equal(found.positive_count, (same & (truth > 0)).sum(1))
-        assert torch.equal(found.negative_count, (~same & own).sum(1))
-        tolerance = 1e-5 if dtype == torch.float32 else 1e-12
-        for mine, exact in ((found.positive, truth * same), (found.negative, (3 - truth) * ~same)):
-            torch.testing.assert_close(mine.double(), exact.sum(1), rtol=tolerance, atol=tolerance)
 
 
 def test_a_large_batch_of_copies(backend):

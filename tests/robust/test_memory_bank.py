@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from states import assert_same_state, needs_gpu
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from robustdml_ops.ops import fit_vmf, vmf_log_peak
 from robustdml_ops.robust import PRISM, MemoryBank
 from robustdml_ops.robust.bank import memory_bank
 from robustdml_ops.robust.prism.vmf_classes import VmfClasses
@@ -199,22 +198,6 @@ def test_gpu_leaves_out_rows_that_are_not_finite():
     bank.enqueue(torch.tensor([[1.0, 0.0], [torch.nan, 0.0]]).cuda(), torch.tensor([0, 1]).cuda())
     assert bank.counts.tolist() == [1, 0]
     assert bank.sums.tolist() == [[1, 0], [0, 0]]
-
-
-def test_vmf_parameters_are_those_of_the_sums():
-    generator = torch.Generator().manual_seed(0)
-    bank, classes, at_once = MemoryBank(C, D, capacity=30), VmfClasses(C, D), VmfClasses(C, D)
-    for _ in range(6):
-        features, labels, _, keep = batch_of(12, generator, classes=C - 1)
-        features = torch.nn.functional.normalize(features + 3)
-        classes.refresh(bank, bank.enqueue(features, labels, keep=keep))
-    fitted = fit_vmf(bank.sums, bank.counts)
-    torch.testing.assert_close(classes.kappa, fitted.kappa)
-    torch.testing.assert_close(classes.log_peak, vmf_log_peak(D, fitted.kappa))
-    assert (classes.kappa[: C - 1] > 0).all()
-    assert classes.kappa[C - 1] == classes.log_peak[C - 1] == 0
-    at_once.refresh(bank)
-    torch.testing.assert_close(at_once.kappa, classes.kappa)
 
 
 def test_own_copies_of_another_label_and_beyond_the_limit_stay():
