@@ -87,9 +87,8 @@ def write_checked(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file as `write_whole` does, with a checksum behind its content."""
 
     def write_both(file: BinaryIO) -> None:
-        hashing = _Hashing(file)
-        write(hashing)  # type: ignore[arg-type]
-        file.write(CHECKSUM + hashing.digest.hexdigest().encode())
+        write(file)
+        _add_checksum(file)
 
     write_whole(path, write_both)
 
@@ -104,11 +103,7 @@ def in_full(path: Path) -> Iterator[BinaryIO]:
     try:
         with begun.open("r+b" if begun.exists() else "w+b") as file:
             yield file
-            file.seek(0)
-            digest = hashlib.sha256()
-            while block := file.read(2**20):
-                digest.update(block)
-            file.write(CHECKSUM + digest.hexdigest().encode())
+            _add_checksum(file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(begun, path)
@@ -118,42 +113,37 @@ def in_full(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-class _Hashing:
-    """A file that is written from beginning to end, and its SHA-256."""
+def _add_checksum(file: BinaryIO) -> None:
+    size = file.seek(0, os.SEEK_END)
+    file.write(CHECKSUM + _digest(file, size))
 
-    def __init__(self, file: BinaryIO) -> None:
-        self.file, self.digest = file, hashlib.sha256()
 
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        return self.file.write(data)
-
-    def flush(self) -> None:
-        self.file.flush()
+def _digest(file: BinaryIO, size: int) -> bytes:
+    """SHA-256 of the first bytes of a file, in hexadecimal digits; the file is behind them then."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while size and (block := file.read(min(size, 2**20))):
+        digest.update(block)
+        size -= len(block)
+    return digest.hexdigest().encode()
 
 
 def content_is_right(path: Path) -> bool | None:
     """Whether the content matches the checksum behind it; None where there is none."""
-    digest, left = hashlib.sha256(), path.stat().st_size - len(CHECKSUM) - _DIGITS
-    if left < 0:
+    size = path.stat().st_size - len(CHECKSUM) - _DIGITS
+    if size < 0:
         return None
     with path.open("rb") as file:
-        file.seek(left)
+        file.seek(size)
         mark, expected = file.read(len(CHECKSUM)), file.read()
-        if mark != CHECKSUM:
-            return None
-        file.seek(0)
-        while left and (block := file.read(min(left, 2**20))):
-            digest.update(block)
-            left -= len(block)
-    return digest.hexdigest().encode() == expected
+        return _digest(file, size) == expected if mark == CHECKSUM else None
 
 
 def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     _take_away_unfinished(path.parent)
     handle, temporary = _new_file(path.parent)
     try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(handle, "w+b") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())

@@ -16,8 +16,6 @@ from robustdml.errors import UnknownNameError, UsageError
 Labels = NDArray[np.int64]
 # Labels with noise, and which of them are wrong.
 NoisyLabels = tuple[Labels, NDArray[np.bool_]]
-# Returns the features of the training split from the untouched backbone, (N, F).
-Features = Callable[[], NDArray[np.float32]]
 
 
 def symmetric(labels: Labels, rate: float, seed: int, num_classes: int) -> NoisyLabels:
@@ -32,21 +30,20 @@ def symmetric(labels: Labels, rate: float, seed: int, num_classes: int) -> Noisy
     return noisy, changed
 
 
-# Noises by name. Each takes data with right labels, rate, seed, and the features for a noise that looks at the samples.
-NOISES: dict[str, Callable[[RetrievalData, float, int, Features], NoisyLabels]] = {
-    "symmetric": lambda data, rate, seed, _: symmetric(data.train.labels, rate, seed, data.train.num_classes),
+# Noises by name. Each takes data with right labels, rate and seed.
+NOISES: dict[str, Callable[[RetrievalData, float, int], NoisyLabels]] = {
+    "symmetric": lambda data, rate, seed: symmetric(data.train.labels, rate, seed, data.train.num_classes),
 }
 
 
-def with_wrong_labels(data: RetrievalData, noise: str, seed: int, features: Features | None = None) -> RetrievalData:
+def with_wrong_labels(data: RetrievalData, noise: str, seed: int) -> RetrievalData:
     """Make training labels wrong, and keep the right ones in `Split.true_labels`."""
     named = parse_noise(noise)
     if named is None:
         return data
     kind, rate = named
     train = data.train
-    own = (lambda: np.asarray(train.inputs, np.float32)) if features is None else features
-    labels, _ = NOISES[kind](data, rate, seed, own)
+    labels, _ = NOISES[kind](data, rate, seed)
     return replace(data, train=replace(train, labels=labels, true_labels=train.labels), noise=noise)
 
 

@@ -27,7 +27,7 @@ BETWEEN_LINES = 10.0
 # Columns of a terminal below which the bar itself makes room for the words.
 NARROW = 70
 # Prefix of a quantity, by the group of plots that it belongs to. What has no prefix of these is a metric of the test.
-_TRAINING = ("loss", "seconds", "margin", "filter_", "maw", "sdaw", "age")
+_TRAINING = ("loss", "seconds", "margin", "filter_")
 _LABELS = ("_right", "_wrong", "_auc")
 
 

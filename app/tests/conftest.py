@@ -28,8 +28,7 @@ _ALWAYS = (
     "smooth-proxy-anchor",
     "adaptive-proxy-anchor",
     "multi-similarity",
-    "procsim",
-    "bspml",
+    "superloss",
 )
 
 

@@ -167,7 +167,7 @@ def test_folder_of_images_of_which_some_classes_are_tested_on(tmp_path, capsys):
         (lambda all_: all_, ["--labels-use", "weigh"], "expected one of drop, correct, weight"),
         (lambda all_: all_, ["--labels-confidence", "0.5"], "has no effect without labels_use correct"),
         (lambda all_: all_, ["--labels-use", "correct", "--labels-confidence", "2"], "labels_confidence=2.0"),
-        (lambda all_: all_, ["--labels-use", "weight", "--method", "procsim"], "procsim weighs samples itself"),
+        (lambda all_: all_, ["--labels-use", "weight", "--method", "superloss"], "superloss weighs samples itself"),
         (lambda all_: all_, ["--filter", "prism-average", "--filter-threshold", "smooth-top-r"], "give noise_rate"),
         (lambda all_: all_, ["--labels", "", "--labels-use", "correct"], "no effect without the labels"),
         (lambda all_: all_, ["--labels", "missing.csv"], "missing.csv: not a readable labels.csv"),

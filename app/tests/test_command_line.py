@@ -19,7 +19,7 @@ from robustdml.noise import parse_noise
         (["train", "--epohcs", "3"], "robustdml train", "unknown option --epohcs; did you mean --epochs?"),
         (["train", "--epohcs=3"], "robustdml train", "unknown option --epohcs; did you mean --epochs?"),
         (["train", "--epoch", "3"], "robustdml train", "unknown option --epoch; did you mean --epochs?"),
-        (["train", "--bspml-warmpu", "3"], "robustdml train", "did you mean --bspml-warmup?"),
+        (["train", "--filter-warmpu", "3"], "robustdml train", "did you mean --filter-warmup?"),
         (["train", "--method", "robsut"], "robustdml train", "did you mean robust?"),
         (["train", "--filter", "prism-vfm"], "robustdml train", "did you mean prism-vmf?"),
         (["train", "--noise", "symetric:0.5"], "robustdml train", "did you mean symmetric:RATE?"),

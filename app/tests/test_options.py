@@ -14,7 +14,7 @@ from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.methods import METHODS, Method
 from robustdml.methods.anchors import AnchorOptions, SmoothOptions
-from robustdml.methods.confident import ProcSimOptions
+from robustdml.methods.pairs import SuperLossOptions
 from robustdml.options import Options, OptionSet, option
 from robustdml.train import train
 
@@ -106,7 +106,7 @@ def test_groups_without_a_method_or_given_twice_are_refused():
 def test_sets_that_say_the_same_are_equal():
     anchor, smooth = AnchorOptions(alpha=16.0), SmoothOptions(beta=50.0)
     options = OptionSet(anchor, smooth)
-    assert options == OptionSet(smooth, ProcSimOptions(), anchor) != OptionSet(anchor)
+    assert options == OptionSet(smooth, SuperLossOptions(), anchor) != OptionSet(anchor)
     assert hash(options) == hash(OptionSet(smooth, anchor))
-    assert options[AnchorOptions] is anchor and options[ProcSimOptions] == ProcSimOptions()
+    assert options[AnchorOptions] is anchor and options[SuperLossOptions] == SuperLossOptions()
     assert pickle.loads(pickle.dumps(TrainingConfig(options=options))) == TrainingConfig(options=options)

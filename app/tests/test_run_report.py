@@ -38,8 +38,6 @@ def pictures(page):
         (replace(FAST, method="smooth-proxy-anchor"), ["wrong labels: confidence"]),
         pytest.param(replace(FAST, method="soft-triple", filter=FilterOptions("prism-average")),
                      ["Share of right labels", "wrong labels: log P_clean"], marks=pytest.mark.nightly),
-        (replace(FAST, method="bspml"), ["wrong labels: weight"]),
-        (replace(FAST, method="procsim"), ["wrong labels: loss"]),
     ],
 )  # fmt: skip
 def test_reports_show_what_the_run_has(noisy, config, shown):
@@ -57,7 +55,7 @@ def test_nothing_is_called_right_where_nobody_knows(clusters):
     """Labels of a user's own, of which some may be wrong: no share of right ones is told."""
     for config in (
         replace(FAST, filter=replace(METHODS["robust"].filter, on_trial=False)),
-        replace(FAST, method="bspml"),
+        replace(FAST, method="contrastive"),
     ):
         result = train(config, clusters, device="cpu")
         page = render_run(result, clusters)
@@ -82,7 +80,8 @@ def test_the_test_part_is_told(noisy):
 def test_training_without_a_folder_keeps_the_run_and_shows_images(tmp_path, capsys):
     photos = save_photos(tmp_path / "photos", **PHOTOS)
     command = ["train", "--data", str(photos), "--image-size", "24", "--device", "cpu", "--epochs", "1"]
-    command += ["--backbone", "untrained", "--finetune", "--method", "bspml", "--batch-size", "8"]
+    command += ["--backbone", "untrained", "--finetune", "--method", "contrastive", "--filter", "prism-average"]
+    command += ["--batch-size", "8"]
     for number in (1, 2):
         assert main(command) == 0
         text = capsys.readouterr().out

@@ -54,7 +54,7 @@ def test_a_run_writes_its_settings_and_another_repeats_it(command, tmp_path):
     assert main([*command, "--noise", "symmetric:0.25", "--test-fraction", "0.25", "--out", str(first)]) == 0
     settings = yaml.safe_load((first / "config.yaml").read_text())
     assert settings["noise"] == "symmetric:0.25" and settings["test_fraction"] == 0.25
-    assert settings["filter"]["kind"] == "prism-vmf" and "bspml" not in settings
+    assert settings["filter"]["kind"] == "prism-vmf" and "mcl" not in settings
     config = str(first / "config.yaml")
     assert main(["train", "--config", config, "--out", str(second)]) == 0
     assert (second / "config.yaml").read_text() == (first / "config.yaml").read_text()
@@ -143,17 +143,20 @@ def complete(**values):
 
 def test_what_the_command_line_replaces_goes_with_what_belonged_to_it():
     robust = complete(method="robust", noise_rate=0.5, batch_size=7)
-    changed = make_config(merge(given(method="bspml"), robust))
+    changed = make_config(merge(given(method="smooth-proxy-anchor"), robust))
     assert changed.filter_options.kind == "none" and changed.noise_rate is None and changed.batch_size == 7
-    assert make_config(merge(given(method="robust"), complete(method="bspml"))).filter_options.kind == "prism-vmf"
+    assert (
+        make_config(merge(given(method="robust"), complete(method="smooth-proxy-anchor"))).filter_options.kind
+        == "prism-vmf"
+    )
     assert make_config(merge(given(filter__kind="none"), robust)).as_dict()["filter"]["kind"] == "none"
     assert make_config(merge(given(filter__kind="audit"), robust)).filter_options == FilterOptions("audit")
     # A filter that somebody chose stays.
     chosen = complete(method="mcl", filter__kind="prism-average", filter__window=7)
     changed = make_config(merge(given(method="soft-triple"), chosen)).filter_options
     assert (changed.kind, changed.window) == ("prism-average", 7)
-    with pytest.raises(UsageError, match="filter prism-average: method procsim weighs samples itself"):
-        make_config(merge(given(method="procsim"), chosen))
+    with pytest.raises(UsageError, match="filter prism-average: method superloss weighs samples itself"):
+        make_config(merge(given(method="superloss"), chosen))
 
 
 def test_a_filter_that_is_named_is_not_put_on_trial():
@@ -191,7 +194,6 @@ def test_a_filter_that_is_named_is_not_put_on_trial():
         ({"filter": replace(PROXY, memory_dtype="bfloat16"), "method": "soft-triple"}, "bfloat16 has no effect on"),
         ({"filter": replace(PROXY, memory_size=9), "method": "soft-triple"}, "filter.memory_size=9 has no effect on"),
         ({"filter": FilterOptions("prism-vmf", memory_dtype="float8")}, "memory_dtype 'float8'.*float32, bfloat16"),
-        ({"filter": AVERAGE, "method": "procsim"}, "method procsim weighs samples itself; use filter none"),
         ({"filter": AVERAGE, "method": "superloss"}, "method superloss weighs samples itself; use filter none"),
         ({"correct": True, "method": "contrastive"}, "filter by vMF-Sim"),
         ({"correct": True, "method": "smooth-proxy-anchor", "filter": METHODS["robust"].filter}, "takes no labels"),

@@ -42,10 +42,11 @@ def test_wrong_labels_are_uniform_over_the_others():
     assert np.abs(counts[~np.eye(5, dtype=bool)] - 1000).max() < 5 * 27.4
 
 
-def wrong(noise, labels, seed, classes, features=lambda: pytest.fail("features")):
+def wrong(noise, labels, seed, classes, features=None):
     """Labels made wrong by a noise that is given by its name."""
-    split = Split(np.zeros((len(labels), 2)), labels, tuple(map(str, range(classes))))
-    train = with_wrong_labels(RetrievalData("birds", split, split), noise, seed, features).train
+    inputs = np.zeros((len(labels), 2), np.float32) if features is None else features
+    split = Split(inputs, labels, tuple(map(str, range(classes))))
+    train = with_wrong_labels(RetrievalData("birds", split, split), noise, seed).train
     assert np.array_equal(train.reference_labels, labels)
     return train.labels
 

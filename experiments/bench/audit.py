@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
+import experiments.noise  # noqa: F401  (adds noise models)
 from experiments.bench.audit_sets import SETS, Samples, load_set
 from experiments.bench.audit_tools import CLEANLAB, LEARNT, OURS, Answer, answers
-from experiments.noise import noisy_data
-from robustdml.config import TrainingConfig
 from robustdml.data.dataset import RetrievalData, Split
+from robustdml.noise import with_wrong_labels
 
 NOISES = ("none", "uniform:0.05", "uniform:0.2", "uniform:0.4", "class-conditional:0.2")
 BINS = 10
@@ -65,7 +65,7 @@ def noisy(samples: Samples, noise: str, seed: int) -> tuple[NDArray[np.int64], N
         step = random.integers(1, split.num_classes, len(truth)) * (random.random(len(truth)) < float(rate))
         labels = (truth + step) % split.num_classes
     else:
-        labels = noisy_data(TrainingConfig(seed=seed), RetrievalData("bench", split, split), noise).train.labels
+        labels = with_wrong_labels(RetrievalData("bench", split, split), noise, seed).train.labels
     used, given = np.unique(labels, return_inverse=True)
     number = np.full(split.num_classes, -1)
     number[used] = np.arange(len(used))

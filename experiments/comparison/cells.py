@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
+import experiments.noise  # noqa: F401  (adds noise models)
 from experiments.comparison.entries import Entry
-from experiments.noise import noisy_data
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.filters.filter import KEPT
 from robustdml.filters.options import NO_FILTER
+from robustdml.noise import with_wrong_labels
 from robustdml.train import TrainingResult, train
 
 # Rejected right labels are counted in classes of at least so many samples.
@@ -50,7 +51,7 @@ class Cell:
     def run(self, data: RetrievalData, untouched: dict[str, float] | None, device: str) -> dict[str, Any]:
         """Train, and return the outcome."""
         start = time.perf_counter()
-        noisy = noisy_data(self.config, data, self.noise)
+        noisy = with_wrong_labels(data, self.noise, self.seed)
         result = train(self.config, noisy, device=device, untouched=untouched, evaluate_each_epoch=False)
         return {
             "settings": self.config.as_dict(),

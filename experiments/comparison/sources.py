@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from experiments.comparison.outcomes import outcomes_of
-from experiments.noise import noisy_data
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split, load_data
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
 from robustdml.networks.backbones.choice import Origin, default_image_size, load_origin
 from robustdml.networks.stored_features import map_features, store_split
+from robustdml.noise import with_wrong_labels
 from robustdml.progress import OnProgress, silent
 
 
@@ -117,7 +117,7 @@ def impossible_noises(source: Source, noises: Iterable[str], common: TrainingCon
         if next(outcomes_of(folder, source.name, noise), None) is not None:
             continue
         try:
-            noisy_data(common, source.open(), noise)
+            with_wrong_labels(source.open(), noise, common.seed)
         except UsageError as error:
             reasons[noise] = str(error)
     return reasons

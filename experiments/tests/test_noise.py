@@ -144,15 +144,15 @@ def test_class_conditional_noise_has_few_targets_in_unequal_shares(rate):
 
 def test_specs(monkeypatch):
     labels = np.repeat(np.arange(4), 10)
-    features, tree = np.random.default_rng(0).normal(size=(40, 3)), ClassTree(PATHS)
-    noisy = wrong("small-cluster:0.5", labels, 7, 4, lambda: features)
+    features, tree = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32), ClassTree(PATHS)
+    noisy = wrong("small-cluster:0.5", labels, 7, 4, features)
     assert np.array_equal(noisy, small_cluster(labels, 0.5, 7, 4, features)[0])
     with pytest.raises(UsageError, match="semantic noise needs a tree of the classes of birds"):
         wrong("semantic:0.5", labels, 7, 4)
     monkeypatch.setattr("experiments.noise.tree_of", lambda data: tree)
     assert np.array_equal(wrong("semantic:0.5", labels, 7, 4), semantic(labels, 0.5, 7, tree)[0])
     assert np.array_equal(wrong("long-tailed:0.5", labels, 7, 4), long_tailed(labels, 0.5, 7, 4)[0])
-    noisy = wrong("class-conditional:0.5", labels, 7, 4, lambda: features)
+    noisy = wrong("class-conditional:0.5", labels, 7, 4, features)
     assert np.array_equal(noisy, class_conditional(labels, 0.5, 7, 4, features)[0])
 
 

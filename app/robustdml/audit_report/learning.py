@@ -44,7 +44,7 @@ def learn_embeddings(
                 out=folder,
                 resume=(folder / CHECKPOINT).exists(),
                 device=device,
-                on_progress=_numbered(on_progress, number, runs),
+                on_progress=lambda what, *steps, run=number + 1: on_progress(f"run {run} of {runs}, {what}", *steps),
                 evaluate_each_epoch=False,
                 may_keep_features=False,
             )
@@ -55,9 +55,3 @@ def learn_embeddings(
             write_checked(stored, partial(np.save, arr=unit))
         parts.append(read_array(stored))
     return np.concatenate(parts, axis=1)
-
-
-def _numbered(on_progress: OnProgress, number: int, runs: int) -> OnProgress:
-    if runs == 1:
-        return on_progress
-    return lambda what, done, total: on_progress(f"run {number + 1} of {runs}, {what}", done, total)

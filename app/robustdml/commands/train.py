@@ -17,7 +17,6 @@ from robustdml.errors import UsageError
 from robustdml.evaluation import untouched_title
 from robustdml.methods import METHODS
 from robustdml.networks.backbones.choice import check_installed, default_image_size
-from robustdml.networks.preparation import resolve_device, untouched_features
 from robustdml.noise import with_wrong_labels
 from robustdml.options import Setting
 from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar
@@ -142,10 +141,7 @@ def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
         skip_broken=chosen.skip_broken,
         on_progress=on_progress,
     )
-    device = settings.place.device
-    return with_wrong_labels(
-        data, chosen.noise, config.seed, lambda: untouched_features(config, data, resolve_device(device), on_progress)
-    )
+    return with_wrong_labels(data, chosen.noise, config.seed)
 
 
 def _print(result: TrainingResult, out: Path) -> None:

@@ -72,7 +72,7 @@ def load_data(
     if not path.exists():
         beside = os.listdir(path.parent) if path.parent.is_dir() else []
         broken = f", for it is a link to {path.readlink()}, which is missing" if path.is_symlink() else ""
-        hint = did_you_mean(source, NAMED) or did_you_mean(path.name, beside)
+        hint = did_you_mean(path.name, [*NAMED, *beside])
         raise UsageError(f"data {source!r}: no such file or folder{broken}; expected {expected_data()}{hint}")
     if path.is_dir() or is_list(path):
         return load_images(

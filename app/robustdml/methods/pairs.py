@@ -1,4 +1,4 @@
-"""Pairs of samples: contrastive loss, with a memory and without, multi-similarity; and the default, robust."""
+"""Pairs of samples: contrastive, with a memory too, multi-similarity, SuperLoss; and the default, robust."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,9 +8,9 @@ from torch import nn
 from robustdml.filters.options import FilterOptions
 from robustdml.methods.method import Method
 from robustdml.options import Options, OptionSet, option
-from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss
+from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss, SuperContrastiveLoss
 
-# Of a loss over pairs; K of the P×K batches is that of PRISM's published settings and of BSPML.
+# Of a loss over pairs; K of the P×K batches is that of PRISM's published settings.
 pair_method = partial(Method, samples_per_class=4, learning_rate=3e-3)
 
 
@@ -38,7 +38,7 @@ class MemoryContrastiveOptions(Options, name="mcl"):
 
 @dataclass(frozen=True)
 class MultiSimilarityOptions(Options, name="multi_similarity"):
-    """Multi-similarity loss, alone and in ProcSim."""
+    """Multi-similarity loss."""
 
     alpha: float = option(2.0, "scale of positive pairs")
     beta: float = option(50.0, "scale of negative pairs")
@@ -46,9 +46,21 @@ class MultiSimilarityOptions(Options, name="multi_similarity"):
     epsilon: float = option(0.1, "mining: how far a pair may be from the hardest of the other kind")
 
 
+@dataclass(frozen=True)
+class SuperLossOptions(Options, name="superloss"):
+    """SuperLoss on pairs, with the margins of the contrastive loss."""
+
+    lam: float = option(1.0, "how much losses above and below their mean count less and more")
+
+
 def _memory_contrastive(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
     mcl = options[MemoryContrastiveOptions]
     return MemoryContrastiveLoss(mcl.margin, variant=mcl.variant)
+
+
+def _superloss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    margins = options[ContrastiveOptions]
+    return SuperContrastiveLoss(margins.pos_margin, margins.neg_margin, options[SuperLossOptions].lam)
 
 
 METHODS = {
@@ -63,6 +75,7 @@ METHODS = {
         lambda options, *_: MultiSimilarityLoss(**options[MultiSimilarityOptions].as_dict()),
         (MultiSimilarityOptions,),
     ),
+    "superloss": pair_method("SuperLoss", _superloss, (SuperLossOptions, ContrastiveOptions), takes_weights=False),
 }
 
 # The default: the contrastive loss from the features' principal axes, PRISM's vMF-Sim with a cautious cut, and an

@@ -67,15 +67,6 @@ def prepare(
     return Prepared(data, origin.backbone, num_features, frozen_features, origin)
 
 
-def untouched_features(
-    config: TrainingConfig, data: RetrievalData, device: torch.device, on_progress: OnProgress = silent
-) -> NDArray[np.float32]:
-    """Features of the training split from the untouched backbone, (N, F); a caller's random numbers are left alone."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(config.seed)
-        return prepare(config, data, device, on_progress).frozen_features().astype(np.float32, copy=False)
-
-
 def _features_of(split: Split, origin: Origin, device: torch.device, on_progress: OnProgress) -> NDArray[np.floating]:
     """Apply the backbone to images, or read what it made of them before."""
     # What the user's own code does may change while its name and weights do not.

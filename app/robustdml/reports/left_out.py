@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from html import escape
 
 from robustdml.data.images import few
-from robustdml.errors import in_one_line
-
-_MOST = 20
 
 
 def say_left_out(command: str, left_out: Sequence[str]) -> None:
@@ -17,8 +14,5 @@ def say_left_out(command: str, left_out: Sequence[str]) -> None:
 
 
 def left_out_line(left_out: Sequence[str]) -> str:
-    """Name more of them in a report; nothing where there are none."""
-    if not left_out:
-        return ""
-    more = f" … and {len(left_out) - _MOST:,} more" if len(left_out) > _MOST else ""
-    return f"<p>Left out {len(left_out):,}: {escape(in_one_line('; '.join(left_out[:_MOST])))}{more}.</p>"
+    """Name them in a report; nothing where there are none."""
+    return f"<p>Left out {len(left_out):,}: {escape(few(left_out))}.</p>" if left_out else ""

@@ -28,7 +28,7 @@ FIGURES = {
     "training_seconds": "seconds of training",
 }
 # Scores by which labels are doubted, low for wrong ones; the first that a run has is used.
-DOUBTED, MOST_DOUBTED = ("log_p_clean", "label_quality", "confidence", "weight"), 24
+DOUBTED, MOST_DOUBTED = ("log_p_clean", "label_quality", "confidence"), 24
 EXPLAINED = (
     "Each test sample looks for its most similar ones among all other test samples. Recall@1: the share of samples of "
     "which the first that is found is of their class; Recall@4: one of the first four. MAP@R looks at as many as the "
@@ -166,8 +166,6 @@ SCORES = {
     "log_p_clean": "log P_clean of the filter in the last epoch",
     "label_quality": "probability by the features before training that the label is right",
     "confidence": "confidence of the label given, by the confidence head",
-    "weight": "weight of the sample in the last epoch",
-    "detector_loss": "loss of the sample by which wrong labels are told, in the last epoch",
 }
 
 

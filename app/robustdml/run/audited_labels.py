@@ -28,11 +28,7 @@ def use_audit(config: TrainingConfig, prepared: Prepared) -> tuple[Prepared, dic
     if config.labels_use == WEIGHT:
         weights = np.array([one.probability for one in findings], dtype=np.float32)
     else:
-        number = {name: label for label, name in enumerate(train.class_names)}
-        clean = clean_labels(findings, config.labels_use, config.labels_confidence)
-        # A proposal may be of a class that is not trained on.
-        kept = {row: number[one.label] for row, one in clean.items() if one.label in number}
-        rows, fixed = (np.array(list(values), dtype=np.int64) for values in (kept.keys(), kept.values()))
+        rows, fixed = _clean(findings, config.labels_use, config, train)
     if len(rows) == 0 or (weights is not None and not weights.any()):
         raise UsageError(f"labels {path}: no sample is left to train on")
     corrected = fixed != labels[rows]
@@ -59,12 +55,18 @@ def _cleaned_test(path: Path, config: TrainingConfig, test: Split) -> Split:
     # Without names their numbers would be taken for those of training samples.
     if test.sample_names is None or len(findings) < len(test):
         return test
-    number = {name: label for label, name in enumerate(test.class_names)}
-    use = DROP if config.labels_use == WEIGHT else config.labels_use
+    return _of_rows(test, *_clean(findings, DROP if config.labels_use == WEIGHT else config.labels_use, config, test))
+
+
+def _clean(
+    findings: list[Finding], use: str, config: TrainingConfig, split: Split
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows that stay, and their labels, (n,); a proposal may be of a class that the split lacks."""
+    number = {name: label for label, name in enumerate(split.class_names)}
     clean = clean_labels(findings, use, config.labels_confidence)
-    kept = {row: number[one.label] for row, one in clean.items() if one.label in number}
-    rows, labels = (np.array(list(values), dtype=np.int64) for values in (kept.keys(), kept.values()))
-    return _of_rows(test, rows, labels)
+    kept = [(row, number[one.label]) for row, one in clean.items() if one.label in number]
+    rows, labels = np.array(kept, dtype=np.int64).reshape(-1, 2).T
+    return rows, labels
 
 
 def describe(summary: dict[str, Any]) -> str:

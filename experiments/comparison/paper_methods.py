@@ -1,14 +1,21 @@
-"""Losses that weigh samples or pairs themselves: ProcSim, SuperLoss and BSPML."""
+"""Two methods of papers that weigh samples themselves, ProcSim and BSPML, for the comparison with the application's."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from robustdml.methods.pairs import ContrastiveOptions, MultiSimilarityOptions, pair_method
+from robustdml.data import Rows
+from robustdml.errors import UsageError
+from robustdml.loss_inputs import LOSS_INPUTS, LossInput, Training
+from robustdml.methods import METHODS
+from robustdml.methods.pairs import MultiSimilarityOptions, pair_method
 from robustdml.methods.softmax import ProxyNCAOptions
 from robustdml.options import Options, OptionSet, option
-from robustdml_ops.losses import BSPMLLoss, MultiSimilarityLoss, ProcSimLoss, SuperContrastiveLoss
+from robustdml_ops.losses import BSPMLLoss, MultiSimilarityLoss, ProcSimLoss
+from robustdml_ops.robust import BalancedSelfPaced
 
 
 @dataclass(frozen=True)
@@ -22,13 +29,6 @@ class ProcSimOptions(Options, name="procsim"):
     drop_above: bool = option(
         False, "leave what lies above the threshold out of the pairs of others, too; an extension"
     )
-
-
-@dataclass(frozen=True)
-class SuperLossOptions(Options, name="superloss"):
-    """SuperLoss on pairs, with the margins of the contrastive loss."""
-
-    lam: float = option(1.0, "how much losses above and below their mean count less and more")
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,53 @@ def _observed_step(loss: nn.Module, embeddings: Tensor, arguments: dict[str, Any
     return step.loss, {"sigma": step.confidence, "detector_loss": step.losses, "above_threshold": above}
 
 
-def _superloss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    margins = options[ContrastiveOptions]
-    return SuperContrastiveLoss(margins.pos_margin, margins.neg_margin, options[SuperLossOptions].lam)
-
-
 def _bspml(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
     bspml = options[SelfPacedOptions]
     return BSPMLLoss(bspml.alpha, bspml.beta, bspml.base, bspml.epsilon)
 
 
-METHODS = {
+class SelfPacedWeights(LossInput):
+    """One weight per training sample, solved for before each epoch over the embeddings of all of them."""
+
+    module: BalancedSelfPaced
+    observed = ("weight",)
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        options = training.config.options[SelfPacedOptions]
+        try:
+            self.module = BalancedSelfPaced(
+                torch.from_numpy(self._train.labels),
+                options.lam,
+                options.growth,
+                options.lam_max,
+                options.mu,
+                alpha=options.alpha,
+                beta=options.beta,
+                base=options.base,
+                seed=training.config.seed,
+            ).to(training.device)
+        except ValueError as error:
+            raise UsageError(f"method bspml: {error}") from error
+        self._warmup = options.warmup
+
+    def start_epoch(self, epoch: int, embed: Callable[[], Tensor]) -> None:
+        if epoch >= self._warmup:
+            self.module.update(embed().to(self._training.device))
+
+    def arguments(self, rows: Rows) -> dict[str, Tensor]:
+        return {"sample_weights": self.module.weights(torch.from_numpy(rows).to(self._training.device))}
+
+    def observe(self, arguments: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"weight": arguments["sample_weights"]}
+
+    def record(self) -> dict[str, float]:
+        # Mean and standard deviation of the classes' average weights, Eq. 14 of the paper.
+        return {"maw": self.module.maw, "sdaw": self.module.sdaw, "age": float(self.module.lam)}
+
+
+LOSS_INPUTS["self_paced_weights"] = SelfPacedWeights
+METHODS |= {
     "procsim": pair_method(
         "ProcSim",
         _procsim,
@@ -79,6 +115,5 @@ METHODS = {
         observed=("sigma", "detector_loss", "above_threshold"),
         takes_weights=False,
     ),
-    "superloss": pair_method("SuperLoss", _superloss, (SuperLossOptions, ContrastiveOptions), takes_weights=False),
     "bspml": pair_method("BSPML", _bspml, (SelfPacedOptions,), inputs=("labels", "self_paced_weights")),
 }
