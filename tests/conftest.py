@@ -53,7 +53,7 @@ def _poisoned_memory_and_a_seed():
 SMALL_CHUNKS = (
     *(
         f"robustdml_ops.{module}.chunk_rows"
-        for module in ("engine.similarity_chunks", "engine.lanes", "ops.pairs.sweep", "ops.anchor.counting")
+        for module in ("engine.similarity_chunks", "engine.lanes", "ops.pairs.sweep", "losses.smooth_proxy_anchor")
     ),
     *(
         f"robustdml_ops.{module}.cache_rows"

@@ -50,3 +50,16 @@ class LabelSets:
         if self.sorted_labels is None or self.order is None:
             return torch.sort(self.labels.flatten(), stable=True)
         return self.sorted_labels, self.order
+
+    def count(self, present: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """Distinct labels of the candidates ``present`` (B,) bool (None: all), () of a floating type, at least 1."""
+        several = self.labels.dim() == 2
+        if present is None:
+            ordered = self.by_class()[0]
+        else:
+            present = present[:, None] if several else present
+            ordered = torch.sort(torch.where(present, self.labels, ELSEWHERE).flatten())[0]
+        changes = (ordered[1:] != ordered[:-1]).sum(dtype=dtype)
+        if present is None and not several:
+            return changes + 1
+        return (changes + (ordered[:1] >= 0).sum()).clamp(min=1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.engine.rows.backend import by_columns
+from robustdml_ops.engine.matrices import by_columns
 from robustdml_ops.engine.similarity_chunks import Similarities
 
 KB = 1 << 10

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.chunk_sizes import chunk_rows
-from robustdml_ops.engine.gradient_memory import gradient_buffer
+from robustdml_ops.engine.matrices import by_columns, gradient_buffer, new_rows, rows_at
 from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
-from robustdml_ops.engine.rows.backend import RowsBackend, by_columns, new_rows, rows_at
+from robustdml_ops.engine.rows.backend import RowsBackend
 from robustdml_ops.engine.rows.lengths import inverse_lengths
 from robustdml_ops.engine.validation import check_gradient_fits, check_range
 

@@ -14,10 +14,8 @@ class ArcFaceLoss(MarginSoftmaxLoss):
         ℓ_i = −log( e^{s f(θ_y)} / (e^{s f(θ_y)} + Σ_{k≠y} e^{s cos θ_k}) ),   θ_k the angle of x and w_k
         f(θ) = cos(θ + m) where θ ≤ π − m,  cos θ − m sin m above
 
-    The margin concerns the label's logit alone, B numbers: the rest is the log-sum-exp over the other classes, with the
-    speed and memory of :class:`~robustdml_ops.losses.ProxyNCALoss`. Gradients are finite at every angle; near θ_y = 0 a
-    cosine's rounding error e is one of e·sin m / sin θ in f. With ``collect_stats=True`` (of pytorch-metric-learning)
-    ``.avg_angle`` is the mean of the angles θ_y of the last batch, in degrees, without the margin.
+    Gradients are finite at every angle; near θ_y = 0 a cosine's rounding error e is one of e·sin m / sin θ in f. With
+    ``collect_stats=True`` ``.avg_angle`` is the mean angle θ_y of the last batch, in degrees, without the margin.
 
     Source: Deng, Guo, Xue, Zafeiriou, "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR 2019,
     Eq. 3; the part above π − m is the authors' code's.

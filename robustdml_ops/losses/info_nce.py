@@ -20,11 +20,8 @@ class InfoNCELoss(TwoTowerLoss):
 
         ℓ_i = −e^{q z_ii}/q + (λ Σ_j e^{z_ij})^q/q
 
-    Nothing of size B×B exists but a chunk or tile at a time. Value and gradients of both sides take up to 8·B²·D flops,
-    of one side 6; on shards, second derivatives, compiled graphs and RINCE sweep for each side.
-
-    On shards (:func:`~robustdml_ops.distributed.shard_classes`) each process brings its pairs, and all rows of both
-    towers are gathered: 2·B·D numbers forward and back. Each process then sweeps over its own rows.
+    Nothing of size B×B exists but a chunk or tile at a time. On shards each process brings its pairs, all
+    rows of both towers are gathered, and each sweeps over its own rows.
 
     Source: Radford et al., "Learning Transferable Visual Models From Natural Language Supervision", ICML 2021; van den
     Oord et al. 2018; RINCE: Chuang et al., "Robust Contrastive Learning against Noisy Views", CVPR 2022, Eq. 5.

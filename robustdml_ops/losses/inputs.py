@@ -3,7 +3,7 @@
 import difflib
 import inspect
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from robustdml_ops.engine.validation import (
     check_sample_weights,
     require,
 )
-from robustdml_ops.losses.several_labels import ClassLabels, are_several, several_labels
+from robustdml_ops.losses.several_labels import ClassLabels, several_labels
 
 REDUCTIONS = ("mean", "none")
 
@@ -80,6 +80,11 @@ def check_options(kind: type, known: Collection[str], options: Mapping[str, Any]
             raise ValueError(
                 f"{name} with reduction='none', which gives the losses before they are reduced: leave one out"
             )
+
+
+def are_several(labels: object) -> TypeGuard[Tensor]:
+    """Whether labels are those of several classes a sample."""
+    return isinstance(labels, Tensor) and (labels.layout != torch.strided or labels.dim() == 2)
 
 
 def refuse_candidates(name: str, inputs: LossInputs) -> None:

@@ -59,9 +59,8 @@ def load_class_matrix(
 
     Notes
     -----
-    Files are read with ``weights_only=True``: nothing in them is run. They are mapped into memory, so bytes of other
-    processes' rows, of backbones and of optimisers are not read. The state of an optimiser stays as it is: make the
-    optimiser afterwards.
+    Files are read with ``weights_only=True``: nothing in them is run. They are mapped into memory, so that each process
+    reads its own rows. The state of an optimiser stays as it is: make the optimiser afterwards.
 
     Examples
     --------

@@ -19,8 +19,6 @@ class MemoryContrastiveLoss(PairFamilyLoss):
     :class:`robustdml_ops.robust.MemoryBank`, its ``features`` and ``labels``. Empty slots, labelled ``ABSENT``, are
     passed over; without a bank, or with an empty one, the batch's term is the loss.
 
-    Speed, memory and precision are those of :class:`~robustdml_ops.losses.MultiSimilarityLoss`.
-
     Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering" (PRISM), Eqs. 16
     and 17; Wang, Zhang, Huang, Scott, "Cross-Batch Memory for Embedding Learning", CVPR 2020.
 

@@ -24,9 +24,6 @@ class MultiSimilarityLoss(PairFamilyLoss):
     Value, mining and gradient come from one sweep over the samples (``"none"``: from two). What is of size B×m exists
     a chunk of samples at a time. Similarities and sums are in float32 at least; so is the result.
 
-    The numbers are those of pytorch-metric-learning's ``MultiSimilarityLoss``, with ``epsilon`` after its
-    ``MultiSimilarityMiner(epsilon)``; theirs is 0 where at most one positive and one negative pair are left in all.
-
     Source: Wang, Han, Huang, Dong, Scott, "Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning",
     CVPR 2019; per sample as Eq. 5 of Barbany et al., "ProcSim", 2024.
 

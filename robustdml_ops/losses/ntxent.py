@@ -21,11 +21,6 @@ class NTXentLoss(ContrastFamilyLoss):
     two views of each sample and their numbers as labels this is SimCLR's loss; with more positives, unlike in
     :class:`~robustdml_ops.losses.SupConLoss`, the other positives are not in the denominator.
 
-    Speed, memory and precision are those of :class:`~robustdml_ops.losses.SupConLoss`.
-
-    The numbers of pytorch-metric-learning's ``NTXentLoss``, except where a batch has one pair of either kind: theirs
-    is 0.
-
     Source: Chen, Kornblith, Norouzi, Hinton, "A Simple Framework for Contrastive Learning of Visual Representations",
     ICML 2020, Eq. 1; Sohn, "Improved Deep Metric Learning with Multi-class N-pair Loss Objective", NIPS 2016.
 

@@ -44,11 +44,8 @@ class ProcSimLoss(ShardableLoss, nn.Module):
     No gradient passes through σ or τ. Defaults are the paper's ProcSim; every row of its Table 1 is a setting, see
     ``docs/labels.md``.
 
-    The paper does not say what trains proxies that only detect. Here it is the last sum of L, their own Proxy-NCA loss
-    on constant embeddings. σ does not weigh it: the proxies would learn from their own verdicts. Where Proxy-NCA is the
-    DML loss, σ_i ℓ_i trains them and the last sum is absent.
-
-    τ and σ take a batch of 4 samples or more; with fewer, or equal losses, Otsu's τ is ∞ and every σ is 1.
+    The last sum trains proxies that only detect, on which the paper is silent; where Proxy-NCA is the DML loss it is
+    absent. With fewer than 4 samples, or equal losses, Otsu's τ is ∞ and every σ is 1.
 
     Source: Barbany, Lin, Bastan, Dhua, "ProcSim: Proxy-based Confidence for Robust Similarity Learning", WACV 2024,
     Algorithm 1, Eqs. 3–5.

@@ -1,6 +1,6 @@
 """Samples of several classes: labels (B, K) with weights, or a sparse matrix (B, C) of weights."""
 
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,11 +28,6 @@ class ClassLabels(NamedTuple):
             return self.weights
         present = (self.labels != ABSENT).to(dtype)
         return present / present.sum(1, keepdim=True).clamp(min=1)
-
-
-def are_several(labels: object) -> TypeGuard[Tensor]:
-    """Whether labels are those of several classes a sample."""
-    return isinstance(labels, Tensor) and (labels.layout != torch.strided or labels.dim() == 2)
 
 
 def several_labels(

@@ -15,8 +15,7 @@ class SigmoidLoss(TwoTowerLoss):
 
         L = 1/B Σ_i (log(1 + e^{−z_ii}) + Σ_{j≠i} log(1 + e^{z_ij})),    z_ij = e^logit_scale s_ij + logit_bias
 
-    Value and all gradients take one sweep, 6·B²·D flops, and nothing of size B×B but a chunk of rows at a time. On
-    shards each process brings its pairs, all rows of both towers are gathered, and each sweeps over its own rows.
+    Value and all gradients take one sweep, 6·B²·D flops, on shards as :class:`~robustdml_ops.losses.InfoNCELoss`.
 
     Source: Zhai, Mustafa, Kolesnikov, Beyer, "Sigmoid Loss for Language Image Pre-Training", ICCV 2023, Eq. 1.
 

@@ -30,9 +30,8 @@ class SubCenterArcFaceLoss(CentersLoss, ArcFaceLoss):
 
         cos θ_k = max_h cos(x, w_kh),   and ℓ_i of these as in :class:`~robustdml_ops.losses.ArcFaceLoss`
 
-    Wrong labels gather at centres of their own, and leave the dominant one clean; :meth:`get_outliers` finds them.
-
-    Of centres that are equally near the first has the gradient. Speed and memory are those of ArcFace with C·H classes.
+    Wrong labels gather at centres of their own, and leave the dominant one clean; :meth:`get_outliers` finds them. Of
+    centres that are equally near the first has the gradient.
 
     Source: Deng, Guo, Liu, Gong, Zafeiriou, "Sub-center ArcFace: Boosting Face Recognition by Large-scale Noisy Web
     Faces", ECCV 2020, Eq. 2 and section 3.3.

@@ -24,12 +24,8 @@ class SupConLoss(ContrastFamilyLoss):
     mean is over the samples whose loss is above 0; a sample without positives has 0, and so have all samples of a batch
     without a negative pair.
 
-    Value and gradient take 6·B·m·D flops, and ``"none"`` a sweep more; of the batch with itself on the CPU 3 to 4·B²·D.
     What is of size B×m exists a chunk of samples, or a tile, at a time. Similarities and sums are in float32 at least;
     so is the result.
-
-    The numbers of pytorch-metric-learning's ``SupConLoss`` with its default reducer, except where a batch has one pair
-    of either kind: theirs is 0.
 
     Source: Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, Eqs. 2 and 3.
 

@@ -24,8 +24,7 @@ class SuperContrastiveLoss(ShardableLoss, nn.Module):
     positive pairs with ℓ > 0 plus that over the negative ones.
 
     Every pair has a confidence, so unlike the other losses this one holds some ten B×B matrices, on shards the rows of
-    own samples. Equal vectors have distance 0 and no gradient. The distance of other ones is within a few ε of that of
-    the rounded unit vectors, and the gradient of a pair within a few ε/d of its length; ε is 6e-8 in float32.
+    own samples. Equal vectors have distance 0 and no gradient.
 
     Source: Castells et al. 2020; margins and means over the pairs that are still wrong as pytorch-metric-learning's
     ``ContrastiveLoss``, which Barbany et al. (ProcSim, section 4.2) weigh pair by pair.

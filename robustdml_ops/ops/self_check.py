@@ -11,7 +11,7 @@ from robustdml_ops.engine.label_sets import LabelSets
 from robustdml_ops.engine.precision import exact_float32_products
 from robustdml_ops.engine.rows import unit
 from robustdml_ops.engine.rows.lengths import unit_rows
-from robustdml_ops.ops import anchor, classes, lambert_w, otsu, self_paced, vmf
+from robustdml_ops.ops import anchor, classes, lambert_w, otsu, vmf
 from robustdml_ops.ops.pairs.contrast import coefficients_of, pair_contrast
 from robustdml_ops.ops.pairs.hinge import pair_hinge
 from robustdml_ops.ops.pairs.lse import pair_lse
@@ -172,5 +172,3 @@ def add_rooms() -> None:
     add_room("vmf", vmf.backends.BACKENDS, cases(_VMF, {}, {}))
     add_room("otsu", otsu.backends.BACKENDS, cases(_OTSU, _OTSU, {}))
     add_room("lambert_w", lambert_w.backends.BACKENDS, cases(_LAMBERT_W, _LAMBERT_W, {}))
-    # On the host, whatever the device. No float64 reference: a test holds that all backends give the same bits.
-    add_room("self_paced", self_paced.BACKENDS, {})

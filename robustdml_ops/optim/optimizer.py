@@ -1,25 +1,21 @@
 """The base class of the optimisers: it binds losses, and ``step()`` confirms the update that a sweep has made."""
 
-import functools
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from robustdml_ops.engine.dtensors import is_sharded, local_of, shard_like, shard_loaded
 from robustdml_ops.engine.proxy_update import bind, owner_of
 from robustdml_ops.engine.validation import check_local, check_number, check_positive
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
-from robustdml_ops.optim.step import NoGradient, ProxyStep, widened
+from robustdml_ops.optim.step import ProxyStep, widened
 
 # Settings of torch's optimisers that none of this package has.
 FOREIGN = ("amsgrad", "capturable", "differentiable", "foreach", "fused", "maximize")
 PROXY_TYPES = (torch.float32, torch.float64, torch.bfloat16)
 Losses = nn.Module | Iterable[nn.Module | dict[str, Any]]
-_alive: "weakref.WeakSet[ProxyOptimizer]" = weakref.WeakSet()
 
 
 class ProxyOptimizer(torch.optim.Optimizer):
@@ -50,8 +46,6 @@ class ProxyOptimizer(torch.optim.Optimizer):
         several = [losses] if isinstance(losses, nn.Module | Tensor) else list(losses)
         groups = [group if isinstance(group, dict) else {"loss": group} for group in several]
         super().__init__(groups, defaults)
-        _alive.add(self)
-        _watch_other_optimizers()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Bind another loss: ``{"loss": loss, ...}`` with settings of its own, such as ``lr``."""
@@ -254,24 +248,3 @@ def _check_state(saved: Mapping[str, Any], own: Mapping[str, Tensor]) -> None:
                 f"{name} to load is of shape {shape}, and the proxies' is {tuple(value.shape)}: it belongs to another "
                 "number of classes or embedding size. Nothing has been loaded"
             )
-
-
-@functools.cache
-def _watch_other_optimizers() -> None:
-    """Let every optimiser's step first look for proxies that a sweep updates."""
-    register_optimizer_step_pre_hook(_refuse_other)
-
-
-def _refuse_other(other: torch.optim.Optimizer, arguments: Any, keywords: Any) -> None:
-    """Raise before another optimiser moves updated proxies: its weight decay would, ahead of reading ``.grad``."""
-    if torch.compiler.is_compiling():
-        return
-    closure = any(map(callable, (*arguments[1:], *keywords.values())))  # has its backward after this hook
-    for optimizer in _alive - {other}:
-        for step in optimizer._steps:
-            updated = closure or isinstance(step.parameter.grad, NoGradient)
-            if updated and any(held is step.parameter for group in other.param_groups for held in group["params"]):
-                raise RuntimeError(
-                    f"{type(other).__name__} has proxies that {optimizer._name} updates within the sweep: leave them "
-                    "out of other optimisers"
-                )

@@ -27,14 +27,9 @@ class BalancedSelfPaced(TypedBuffers):
     """One weight in [0, 1] per training sample; samples far from their class get weight 0, at first or for good.
 
     Alternate between training with :class:`robustdml_ops.losses.BSPMLLoss` on the weights and :meth:`update`
-    (Algorithm 1). An update minimises, in w ∈ [0, 1]^N,
-
-        Σ_c Σ_{a∈c} w_a/N^c { (ζ(c) − w_a)/(N^c − 1) ξ⁺_a + 1/(C−1) Σ_{k≠c} w̄_k ξ⁻_a }
-        − λ Σ_c w̄_c + μ/(C−1) Σ_{c<k} (w̄_c − w̄_k)²                                                           Eq. 6
-
-    where ξ⁺ and ξ⁻ are a sample's two terms of the multi-similarity loss against the whole training set, ζ(c) and w̄_c
-    the sum and the mean of the weights of class c. The larger λ, the age, the harder the samples that are admitted; μ
-    keeps the mean weights of the classes close to each other.
+    (Algorithm 1). An update minimises Eq. 6, see ``docs/equations.md``, of a sample's two terms ξ⁺ and ξ⁻ of the
+    multi-similarity loss against the whole training set. The larger λ, the age, the harder the samples that are
+    admitted; μ keeps the mean weights of the classes close to each other.
 
     ``sample_weights`` (N,) float32 are 1 before the first update; ``positive`` and ``negative`` (N,) float32 are ξ⁺ and
     ξ⁻ of the last, NaN where a sample was never observed; ``lam`` () float64 is λ of the next, ``iteration`` () int64
@@ -70,7 +65,7 @@ class BalancedSelfPaced(TypedBuffers):
     seed : int
         0 … 2³¹ − 1. Seed and number of the update fix all random numbers, on every machine.
     backend : str, optional
-        For ξ and Algorithm 3; None: the fastest that serves the device.
+        For ξ; None: the fastest that serves the device.
 
     Examples
     --------
@@ -239,7 +234,6 @@ class BalancedSelfPaced(TypedBuffers):
             samples_per_class=self.samples_per_class,
             decay=_SLOWDOWN / max(steps, 1),
             seed=(self.seed << 32) | int(self.iteration),
-            backend=self.backend if self.backend != "triton" else None,
         )
 
     def _class_means(self) -> Tensor:

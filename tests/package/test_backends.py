@@ -8,7 +8,7 @@ import torch
 from robustdml_ops.backends import choice as backends
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.ops.anchor.sweep import BACKENDS
-from robustdml_ops.ops.self_paced import BACKENDS as ON_HOST
+from robustdml_ops.ops.lambert_w.backends import BACKENDS as LAMBERT_W
 
 CPU, F32 = torch.device("cpu"), torch.float32
 NATIVE, EAGER = BACKENDS["native"], BACKENDS["eager"]
@@ -57,19 +57,19 @@ def test_a_room_without_a_backend_says_which_it_has():
         RuntimeError,
         match=r"^backend='triton' can't run here: it has native and eager alone\. Use backend='auto' to take what can",
     ):
-        backends.choose(ON_HOST, "triton", CPU, F32)
-    assert backends.choose(ON_HOST, "eager", CPU, F32) is ON_HOST["eager"]
+        backends.choose(LAMBERT_W, "triton", CPU, F32)
+    assert backends.choose(LAMBERT_W, "eager", CPU, F32) is LAMBERT_W["eager"]
 
 
 def test_the_environment_leaves_a_room_without_that_backend_free(monkeypatch):
     monkeypatch.setenv("ROBUSTDML_BACKEND", "triton")
-    assert backends.choose(ON_HOST, None, CPU, F32) is ON_HOST["native"]
-    assert backends.choose(ON_HOST, "auto", CPU, F32) is ON_HOST["native"]
+    assert backends.choose(LAMBERT_W, None, CPU, F32) is LAMBERT_W["native"]
+    assert backends.choose(LAMBERT_W, "auto", CPU, F32) is LAMBERT_W["native"]
     with pytest.raises(RuntimeError, match=r"backend='triton' can't run here: .*TRITON_INTERPRET=1"):
         backends.choose(BACKENDS, None, CPU, F32)
     monkeypatch.setenv("ROBUSTDML_BACKEND", "cublas")
     with pytest.raises(ValueError, match="backend='cublas': expected one of"):
-        backends.choose(ON_HOST, None, CPU, F32)
+        backends.choose(LAMBERT_W, None, CPU, F32)
 
 
 def test_a_device_that_nobody_prefers_is_served_by_eager():

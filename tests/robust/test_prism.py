@@ -186,7 +186,7 @@ def test_the_change_to_vmf_in_parts(monkeypatch):
     X, labels = unit_batch(B=12)
     prisms = [PRISM(C, D, "vmf", 0.3, memory_size=20, vmf_start=1, backend="eager") for _ in range(2)]
     for rows, prism in zip((2, 100), prisms, strict=True):
-        monkeypatch.setattr("robustdml_ops.ops.vmf.eager._TOGETHER", rows)
+        monkeypatch.setattr("robustdml_ops.ops.vmf.backends._TOGETHER", rows)
         prism.enqueue(X, labels, torch.ones(12, dtype=torch.bool))
         prism(X, labels)
     torch.testing.assert_close(prisms[0].scores.bias, prisms[1].scores.bias)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_ref.bspml import self_paced_gradient, self_paced_objective
+from robustdml_ops.backends import native_module as module
 from robustdml_ops.engine.random_words import random_words
 from robustdml_ops.ops import self_paced_descent, self_paced_sweep
 
@@ -46,17 +47,13 @@ def test_random_words_are_splitmix64():
     decay=st.sampled_from([0.0, 0.02]),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
 )
-def test_both_backends_give_the_same_bits_in_range(case, P, K, steps, mu, decay, dtype):
+def test_weights_stay_in_range(case, P, K, steps, mu, decay, dtype):
     w, *rest = (tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in case.terms())
     options = {"classes_per_step": P, "samples_per_class": K, "steps": steps, "decay": decay, "seed": steps}
-    results = [
-        self_paced_sweep(w, *rest, lam=0.7, mu=mu, learning_rate=2.0, backend=backend, **options)
-        for backend in ("native", "eager", None)
-    ]
-    assert results[0].dtype == dtype
-    assert torch.equal(results[0], results[1])
-    assert torch.equal(results[0], results[2])
-    assert ((results[0] >= 0) & (results[0] <= 1)).all()
+    found = self_paced_sweep(w, *rest, lam=0.7, mu=mu, learning_rate=2.0, **options)
+    assert found.dtype == dtype
+    assert ((found >= 0) & (found <= 1)).all()
+    assert torch.equal(found, self_paced_sweep(w, *rest, lam=0.7, mu=mu, learning_rate=2.0, **options))
     assert torch.equal(w, case.w.to(dtype))
 
 
@@ -76,13 +73,11 @@ def test_a_step_with_full_samples_is_along_autograds_gradient(case, mu, seed):
     torch.testing.assert_close(step[where], exact[where], rtol=1e-9, atol=1e-10)
 
 
-def test_threads_do_not_matter_and_seeds_do(backend, threads):
+def test_threads_do_not_matter_and_seeds_do(threads):
     case, results = Case(60, 9, seed=1), []
     for count, seed in ((1, 4), (2, 4), (2, 5)):
         threads(count)
-        results.append(
-            self_paced_sweep(*case.terms(), lam=0.7, mu=1.0, learning_rate=0.5, steps=99, seed=seed, backend=backend)
-        )
+        results.append(self_paced_sweep(*case.terms(), lam=0.7, mu=1.0, learning_rate=0.5, steps=99, seed=seed))
     assert torch.equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
 
@@ -161,15 +156,13 @@ def test_values_and_shapes_that_do_not_fit(solve):
     assert run(ones[:0], ones[:0], ones[:0], labels[:0]).shape == (0,)
 
 
-def test_backends_of_the_host(monkeypatch):
+def test_without_the_native_module_the_exact_descent_is_left(monkeypatch):
     arguments = Case(9, 3, seed=0).terms()
-    options = {"lam": 1.0, "mu": 0.0, "learning_rate": 1.0, "steps": 9}
-    with pytest.raises(RuntimeError, match="backend='triton' can't run here"):
-        self_paced_sweep(*arguments, **options, backend="triton")
-    expected = self_paced_sweep(*arguments, **options)
-    for backend in ("triton", "eager", "native"):
-        monkeypatch.setenv("ROBUSTDML_BACKEND", backend)
-        assert torch.equal(self_paced_sweep(*arguments, **options), expected)
+    monkeypatch.setattr(module, "library", None)
+    monkeypatch.setattr(module, "_REASON", "the native module is not installed", raising=False)
+    with pytest.raises(RuntimeError, match="the native module is not installed; self_paced_descent runs without it"):
+        self_paced_sweep(*arguments, lam=1.0, mu=0.0, learning_rate=1.0, steps=9)
+    assert self_paced_descent(*arguments, lam=1.0, mu=0.0).shape == (9,)
 
 
 @needs_gpu

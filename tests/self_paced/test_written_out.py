@@ -34,11 +34,10 @@ class Problem:
         self.classes = torch.arange(self.C).repeat_interleave(torch.tensor(sizes))
         self.starts = np.concatenate([[0], np.cumsum(sizes)])
 
-    def run(self, backend):
+    def run(self):
         return self_paced_sweep(
             self.start, self.positive, self.negative, self.classes, lam=self.lam, mu=self.mu, decay=self.decay,
             learning_rate=0.7, classes_per_step=self.P, samples_per_class=self.K, seed=self.seed, steps=self.steps,
-            backend=backend,
         )  # fmt: skip
 
     def choose(self, stream, place, population, count, one_stream_each):
@@ -81,12 +80,10 @@ class Problem:
         return torch.tensor(w, dtype=self.dtype)
 
     def check(self):
-        """Of both backends."""
         expected = self.expected()
         # Sums of the classes are kept here, and made anew there.
         tolerance = 1e-5 if self.dtype == torch.float32 else 1e-12
-        for backend in ("native", "eager"):
-            torch.testing.assert_close(self.run(backend), expected, rtol=0, atol=tolerance)
+        torch.testing.assert_close(self.run(), expected, rtol=0, atol=tolerance)
 
 
 SIZES = [[5, 1, 4, 9, 2, 30], [1], [12], [1, 1, 1], [3] * 40]

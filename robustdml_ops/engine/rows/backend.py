@@ -1,8 +1,9 @@
-"""Unit rows and their Jacobian in plain PyTorch, and the two layouts of matrices: by rows and by columns."""
+"""Unit rows and their Jacobian in plain PyTorch."""
 
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.matrices import by_columns
 from robustdml_ops.engine.rows.lengths import all_within_reach, inverse_lengths, out_of_reach, unit_rows
 
 
@@ -52,21 +53,3 @@ class RowsBackend:
     def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
         """G ← dL/dP, in place, from dS·X; V: the unit rows, or P as multiplied, where G contains the factor 1 / |P|."""
         self.normalize_rows_backward(G, V, inverse_norm)
-
-
-def by_columns(P: Tensor) -> bool:
-    """Whether the elements of a column, and not those of a row, lie side by side: a parameter (D, n) transposed."""
-    return P.stride(0) == 1 and P.stride(1) != 1
-
-
-def new_rows(like: Tensor, rows: int, columns: bool, dtype: torch.dtype) -> Tensor:
-    """Room for (rows, D), without values: by columns, or by rows."""
-    if columns:
-        return like.new_empty((like.shape[1], rows), dtype=dtype).t()
-    return like.new_empty((rows, like.shape[1]), dtype=dtype)
-
-
-def rows_at(matrix: Tensor, rows: Tensor) -> Tensor:
-    """Rows ``rows`` (n,) int64 of ``matrix`` (C, D), in its layout."""
-    # By columns each is read from one end to the other.
-    return matrix.t().index_select(1, rows).t() if by_columns(matrix) else matrix.index_select(0, rows)

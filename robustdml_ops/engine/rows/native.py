@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.engine.rows.backend import RowsBackend, by_columns, new_rows
+from robustdml_ops.engine.matrices import by_columns, new_rows
+from robustdml_ops.engine.rows.backend import RowsBackend
 
 
 class NativeRows(RowsBackend):

@@ -16,7 +16,6 @@ from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs, checked_
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse, similarity
-from robustdml_ops.ops.anchor.counting import count_labels
 from robustdml_ops.ops.anchor.problem import ConfidenceSets
 
 
@@ -77,7 +76,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
             sets = LabelSets.of(places, elsewhere=True, weights=label_weights)
         else:
             sets = LabelSets.of(rows.labels, elsewhere=rows.elsewhere)
-        count = count_labels(LabelSets.of(labels) if rows.elsewhere else sets, present, log_weights.dtype)
+        count = (LabelSets.of(labels) if rows.elsewhere else sets).count(present, log_weights.dtype)
         return AnchorTerms(rows, sets, self._biases(labels, log_weights, rows), count, self.num_classes)
 
     def _log_weights(self, inputs: LossInputs) -> tuple[Tensor, Tensor | None]:

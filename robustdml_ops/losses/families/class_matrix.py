@@ -6,9 +6,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from robustdml_ops.engine.matrices import rows_at
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows, update_of
-from robustdml_ops.engine.rows.backend import rows_at
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.engine.shards import OneProcess, OwnRows
 from robustdml_ops.engine.validation import check_cosine, check_label_range, check_sizes

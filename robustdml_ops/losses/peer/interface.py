@@ -15,7 +15,7 @@ from torch import Tensor
 from robustdml_ops.engine.label_sets import ABSENT
 from robustdml_ops.engine.proxy_update import refuse_update
 from robustdml_ops.engine.validation import check_choice
-from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.inputs import LossInputs, are_several
 from robustdml_ops.losses.peer.package import (
     INSTALLED,
     PACKAGE,
@@ -28,7 +28,6 @@ from robustdml_ops.losses.peer.package import (
     peer_reducers,
     refuse,
 )
-from robustdml_ops.losses.several_labels import are_several
 
 # Steps of the peer's dense code, which a subclass may have been written to change.
 _DENSE_STEPS = {

@@ -96,9 +96,8 @@ def anchor_lse(
 
     Notes
     -----
-    Source: the two sums of Kim et al. 2020, Eq. 4; Roig et al. 2020, Eq. 5; Phan et al., Eq. 2. Similarities and sums
-    are in float32 at least. On a GPU half-precision embeddings, and all under autocast, enter the products as bfloat16,
-    and the proxies with them; float32 is multiplied exactly unless PyTorch allows TF32.
+    Source: the two sums of Kim et al. 2020, Eq. 4; Roig et al. 2020, Eq. 5; Phan et al., Eq. 2. On a GPU half-precision
+    embeddings, and all under autocast, enter the products as bfloat16, and the proxies with them.
 
     Examples
     --------

@@ -120,10 +120,8 @@ def class_lse(
     Notes
     -----
     Source: the denominators of Proxy-NCA (Movshovitz-Attias et al. 2017), of SoftTriple (Qian et al. 2019, Eqs. 5–6)
-    and of PRISM (Liu et al. 2021, Eqs. 7 and 14). Similarities and sums are in float32 at least, so a logit carries an
-    absolute error of about 1e-7·scale. On a GPU half-precision embeddings, and all under autocast, enter the products
-    as bfloat16, and the proxies with them: an error of about 2⁻⁹/√D·scale, too much for a scale of 10³ and more;
-    float32 is multiplied exactly unless PyTorch allows TF32.
+    and of PRISM (Liu et al. 2021, Eqs. 7 and 14). A logit carries an absolute error of about 1e-7·scale; where products
+    are in bfloat16, as in :func:`anchor_lse`, of about 2⁻⁹/√D·scale, too much for a scale of 10³ and more.
 
     Examples
     --------

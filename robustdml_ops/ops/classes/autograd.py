@@ -10,8 +10,8 @@ from torch import Tensor
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values
 from robustdml_ops.engine.autograd_functions import registered_op
-from robustdml_ops.engine.gradient_memory import gradient_buffer
 from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.matrices import gradient_buffer
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, selected_rows
 from robustdml_ops.engine.second_derivatives import Derivative, Results
 from robustdml_ops.engine.similarity_chunks import count_selected

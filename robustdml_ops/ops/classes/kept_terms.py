@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.chunk_sizes import bytes_to_keep
-from robustdml_ops.engine.rows.backend import rows_at
+from robustdml_ops.engine.matrices import rows_at
 from robustdml_ops.engine.rows.lengths import inverse_lengths
 from robustdml_ops.engine.similarity_chunks import Similarities, count_selected
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassUpstream

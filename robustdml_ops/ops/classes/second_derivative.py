@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.chunk_sizes import cache_rows
-from robustdml_ops.engine.gradient_memory import gradient_buffer
+from robustdml_ops.engine.matrices import gradient_buffer
 from robustdml_ops.engine.rows.lengths import unit_rows_twice
 from robustdml_ops.engine.second_derivatives import Results
 from robustdml_ops.ops.classes.problem import ClassProblem

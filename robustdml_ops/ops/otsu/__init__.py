@@ -52,10 +52,8 @@ def otsu_threshold(losses: Tensor, min_group: int = 2, dim: int = -1, *, backend
 
     Notes
     -----
-    Source: Barbany et al. (ProcSim), Algorithm 1, with C₀ = {ℓ < τ}. Of several best cuts the lowest is taken.
-    Minimising the cost is maximising (n C_i − i C_n)²/(i (n − i)), C_i the sum of the i lowest losses. The C_i are
-    integers, counted in steps of 2⁻⁵¹ of the losses' range (2⁻⁴² for 10⁶ of them): no offset costs accuracy, and every
-    backend has the same sums.
+    Source: Barbany et al. (ProcSim), Algorithm 1, with C₀ = {ℓ < τ}. Of several best cuts the lowest is taken. Sums are
+    of integers, in steps of 2⁻⁵¹ of the losses' range (2⁻⁴² for 10⁶ of them): the same on every backend.
 
     Examples
     --------

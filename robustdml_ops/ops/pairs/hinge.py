@@ -69,10 +69,8 @@ def pair_hinge(
     Notes
     -----
     A Euclidean distance d is computed from the cosine; below 1/32 (float64: 1/256, products of bfloat16 or TF32: 1/8)
-    from the difference of the rows, in double. Its relative error is at most 4·10⁻⁴ above that limit and 10⁻⁷ below in
-    float32, 10⁻¹⁰ in float64. Vectors that are parallel but for rounding have distance exactly 0 and no gradient. The
-    gradient of a near pair is right within a few ε/d, and 0 for d up to 4ε (bfloat16 or TF32: 2⁻⁶). A batch in which
-    nearly all pairs are that near takes several times as long.
+    from the difference of the rows, in double. Vectors that are parallel but for rounding have distance exactly 0 and
+    no gradient. A batch in which nearly all pairs are that near takes several times as long.
 
     Examples
     --------

@@ -14,7 +14,7 @@ import math
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.choice import choose
+from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.tracing import has_no_values, refuse_tracing
 from robustdml_ops.engine.validation import (
     INTEGERS,
@@ -24,14 +24,10 @@ from robustdml_ops.engine.validation import (
     check_sizes,
     check_vector,
 )
-from robustdml_ops.ops.self_paced.backends import EagerSelfPaced, NativeSelfPaced
-from robustdml_ops.ops.self_paced.descent import ScaledGradient, descend
-from robustdml_ops.ops.self_paced.problem import CoordinateDescent, SelfPacedTerms
+from robustdml_ops.ops.self_paced.problem import ScaledGradient, SelfPacedTerms, descend
 
 # Beyond it the product with a class's size may overflow.
 MOST_MU = 1e100
-
-BACKENDS: dict[str, EagerSelfPaced] = {"native": NativeSelfPaced(), "eager": EagerSelfPaced()}
 
 
 @torch.no_grad()
@@ -49,7 +45,6 @@ def self_paced_sweep(
     samples_per_class: int = 4,
     decay: float = 0.0,
     seed: int = 0,
-    backend: str | None = None,
 ) -> Tensor:
     """Doubly stochastic projected coordinate descent, Algorithm 3. Not differentiable.
 
@@ -82,10 +77,7 @@ def self_paced_sweep(
         γ of step t is γ / (1 + decay·t).
     seed : int
         0 … 2⁶⁴ − 1. Random numbers are a function of seed and step alone: a seed gives the same bits on every machine,
-        with any number of threads and with both backends.
-    backend : str, optional
-        ``"native"`` or ``"eager"``, the same in NumPy and Python, some hundred times slower; by default the first that
-        can run.
+        with any number of threads.
 
     Returns
     -------
@@ -98,7 +90,7 @@ def self_paced_sweep(
     ValueError, TypeError
         A setting or a weight out of range, NaN or inf in the terms, shapes or types that do not fit.
     RuntimeError
-        A backend that can't run here.
+        The native module is not installed: take :func:`self_paced_descent`.
 
     Notes
     -----
@@ -120,9 +112,26 @@ def self_paced_sweep(
         raise ValueError(f"seed must be from 0 to 2**64 - 1, got {seed}")
     w, terms = _on_host(weights, positive, negative, labels, torch.float32)
     if len(w):
+        if reason := module.unavailable(w.device, w.dtype):
+            raise RuntimeError(f"self_paced_sweep can't run here: {reason}; self_paced_descent runs without it")
         rates = _rates(learning_rate, terms) / terms.sizes
-        settings = CoordinateDescent(lam, mu, rates, decay, classes_per_step, samples_per_class, seed, steps)
-        choose(BACKENDS, backend, w.device, w.dtype).coordinate_descent(terms, w, settings)
+        getattr(module.library, f"self_paced_sweep_{module.SUFFIX[w.dtype]}")(
+            weights=w.data_ptr(),
+            positive=terms.positive.data_ptr(),
+            negative=terms.negative.data_ptr(),
+            classes=terms.classes.data_ptr(),
+            starts=terms.starts.data_ptr(),
+            rates=rates.data_ptr(),
+            N=len(w),
+            C=len(terms.names),
+            lam=lam,
+            mu=mu,
+            decay=decay,
+            classes_per_step=classes_per_step,
+            samples_per_class=samples_per_class,
+            seed=seed,
+            steps=steps,
+        )
     return terms.unsort(w).to(weights)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from robustdml_ops.backends.choice import choose
 from robustdml_ops.backends.tracing import has_no_values, without_autocast
 from robustdml_ops.engine.autograd_functions import op_in_graphs
-from robustdml_ops.engine.gradient_memory import gradient_buffer
+from robustdml_ops.engine.matrices import gradient_buffer
 from robustdml_ops.engine.precision import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows_backward, unit_rows_twice
 from robustdml_ops.ops.similarity.backends import BACKENDS, SimilarityBackend

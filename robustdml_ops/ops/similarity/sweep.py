@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.tracing import without_autocast
-from robustdml_ops.engine.gradient_memory import gradient_buffer
+from robustdml_ops.engine.matrices import gradient_buffer, new_rows
 from robustdml_ops.engine.precision import compute_dtype, input_precision, operand_dtype
-from robustdml_ops.engine.rows.backend import new_rows
 from robustdml_ops.engine.similarity_chunks import accumulate, product
 from robustdml_ops.engine.validation import check_gradient_fits
 from robustdml_ops.ops.similarity.backends import SimilarityBackend

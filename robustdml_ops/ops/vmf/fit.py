@@ -72,9 +72,8 @@ def fit_vmf(
     Notes
     -----
     Sources: Liu et al. (PRISM), Eqs. 12 and 13, with R̄ = ‖Σ‖/n (the paper's lacks 1/n, which makes κ negative);
-    Banerjee et al. 2005; Sra 2012. The corrections are extensions of ours: R̄ of few samples is too long,
-    E R̄² = 1/n + (1 − 1/n)A², so that at D = 128, κ = 537, n = 5 the uncorrected κ is 155 too high, and new
-    samples of a small class are too improbable in it; that of "u" is 2 too high. κ itself is computed in float64.
+    Banerjee et al. 2005; Sra 2012. The corrections are extensions of ours, as R̄ of few samples is too long,
+    E R̄² = 1/n + (1 − 1/n)A²; see ``docs/numerics.md``. κ itself is computed in float64.
 
     Examples
     --------

@@ -35,9 +35,8 @@ class MemoryBank(ClassBuffers):
     :func:`~robustdml_ops.distributed.shard_classes` DTensors, by slots. ``sums`` and ``counts`` are (C, D) and (C,)
     int64, and ``enqueued`` () int64, rows ever stored.
 
-    Rows are stored as given: pass unit vectors, as PRISM does. The cost of storing a batch depends on neither capacity
-    nor C; nothing waits for the device. All state is in buffers, whose types ``.half()`` and the like do not change; a
-    resumed run equals an unbroken one bit for bit.
+    Rows are stored as given: pass unit vectors, as PRISM does. Nothing waits for the device. All state is in buffers,
+    whose types ``.half()`` and the like do not change; a resumed run equals an unbroken one bit for bit.
 
     Source: Liu et al., "Noise-Resistant Deep Metric Learning with Probabilistic Instance Filtering", section III-B
     and Eq. 6.

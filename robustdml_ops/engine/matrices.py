@@ -1,4 +1,4 @@
-"""Memory of a large gradient on the CPU, reused in the next step unless something else still refers to it.
+"""The two layouts of matrices, by rows and by columns, and the memory of a large gradient, reused in the next step.
 
 A fresh matrix is mapped page by page while it is first written: 9 of 120 ms of a step with 10⁵ classes of 128
 dimensions. ``zero_grad()`` lets go of the last gradient before the next is made.
@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from robustdml_ops.backends.tracing import has_no_values
-from robustdml_ops.engine.rows.backend import by_columns, new_rows
 
 # Smaller ones an allocator keeps by itself.
 _LEAST = 1 << 20
@@ -22,6 +21,24 @@ _LEAST = 1 << 20
 # By the parameter: memory of its last gradient.
 _kept: MutableMapping[Tensor, torch.UntypedStorage] = WeakIdKeyDictionary()
 _lock = threading.Lock()
+
+
+def by_columns(P: Tensor) -> bool:
+    """Whether the elements of a column, and not those of a row, lie side by side: a parameter (D, n) transposed."""
+    return P.stride(0) == 1 and P.stride(1) != 1
+
+
+def new_rows(like: Tensor, rows: int, columns: bool, dtype: torch.dtype) -> Tensor:
+    """Room for (rows, D), without values: by columns, or by rows."""
+    if columns:
+        return like.new_empty((like.shape[1], rows), dtype=dtype).t()
+    return like.new_empty((rows, like.shape[1]), dtype=dtype)
+
+
+def rows_at(matrix: Tensor, rows: Tensor) -> Tensor:
+    """Rows ``rows`` (n,) int64 of ``matrix`` (C, D), in its layout."""
+    # By columns each is read from one end to the other.
+    return matrix.t().index_select(1, rows).t() if by_columns(matrix) else matrix.index_select(0, rows)
 
 
 def gradient_buffer(proxies: Tensor) -> Tensor:
