@@ -1,18 +1,4 @@
-"""Train, audit and use embeddings of images whose labels may be wrong.
-
-==================  ====================================================================================
-`commands`, `cli`   the command line
-`settings`          from options and ``config.yaml`` to the configuration of a run; `options` declares settings
-`config`, `train`   the settings of a run, and the run; `evaluation` computes retrieval metrics
-`data`, `noise`     images and features with their labels; labels made wrong at random, for trying things out
-`methods`           the losses with their settings; `loss_inputs` are the arguments of a loss
-`filters`           keep samples of probably wrong labels out of the loss
-`networks`, `run`   backbones; the parts of a run: its state, trials, log of samples
-`trained`           the model file, `load_embedder`, embedding and exporting
-`reports`           the report of a run
-`audit`             finds wrong labels; `audit_report` writes the findings
-==================  ====================================================================================
-"""
+"""Train, audit and use embeddings of images whose labels may be wrong."""
 
 from typing import TYPE_CHECKING, Any
 

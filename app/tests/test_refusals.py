@@ -81,7 +81,7 @@ MISTAKES = [
     ("train --method mcl --filter-window 5", "--filter-window is for a filter, and there is none here: choose"),
     ("train --filter none --filter-window 5", "or a method that has one by itself: robust"),
     ("train --method mcl --noise-rate 0.2", "--noise-rate is for a filter"),
-    ("train --method superloss --filter-window 5", "method superloss takes none, for it weighs samples itself"),
+    ("train --method superloss --filter-window 5", "method superloss takes none: it weighs samples itself"),
     ("train --correct-confidence 0.5", "has no effect without correct"),
     # A file of settings
     ("train --config ''", "the path is empty"),

@@ -21,7 +21,7 @@ from robustdml.noise import with_wrong_labels
 from robustdml.options import Setting
 from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar
 from robustdml.reports.left_out import say_left_out
-from robustdml.reports.run_report import FIGURES, render_run, test_labels_note
+from robustdml.reports.run_report import figures_of, render_run, test_labels_note
 from robustdml.run.audited_labels import describe
 from robustdml.run.evidence import CAPTION, HEAD, rows_of
 from robustdml.run.preemption import EndSignals
@@ -145,14 +145,10 @@ def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
 
 
 def _print(result: TrainingResult, out: Path) -> None:
-    table = Table(title=f"{METHODS[result.config.method].title}, noise {result.summary['noise']}")
-    for title in ("", "last epoch", untouched_title(result.config.backbone).lower()):
-        table.add_column(title)
-    for key, title in FIGURES.items():
-        value, before = result.summary.get(key), result.summary["untouched"].get(key)
-        if value is not None:
-            shown = f"{value:.4f}" if key != "training_seconds" else f"{value:.1f}"
-            table.add_row(title, shown, "" if before is None else f"{before:.4f}")
+    title = f"{METHODS[result.config.method].title}, noise {result.summary['noise']}"
+    table = Table("", "last epoch", untouched_title(result.config.backbone).lower(), title=title)
+    for row in figures_of(result):
+        table.add_row(*row)
     console = Console()
     console.print(table)
     if "audited" in result.summary["data"]:

@@ -44,17 +44,12 @@ def render_run(result: TrainingResult, data: RetrievalData) -> str:
     untouched = untouched_title(config.backbone)
     summary, harm = result.summary, result.summary["below_untouched"]
     before = (untouched.lower(), summary["untouched"]["precision_at_1"])
-    figures = [
-        [text, f"{summary[key]:.3f}", f"{summary['untouched'][key]:.3f}" if key in summary["untouched"] else ""]
-        for key, text in FIGURES.items()
-        if summary.get(key) is not None
-    ]
     sections = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(_data_line(result))}</p>",
         f'<p class="finding">{escape(harm)}</p>' if harm else "",
         f"<p>{escape(summary['still_rising'])}</p>" if summary["still_rising"] else "",
-        table(["", "last epoch", untouched.lower()], figures),
+        table(["", "last epoch", untouched.lower()], figures_of(result)),
         left_out_line(result.left_out),
         f"<p>{escape(EXPLAINED)}</p>",
         *_chosen(result),
@@ -75,6 +70,16 @@ def render_run(result: TrainingResult, data: RetrievalData) -> str:
     if drawn := [*_kept(result, used), *_histograms(result)]:
         sections += ["<h2>Which labels are believed</h2>", *drawn]
     return page(f"robustdml_ops: {title}", "\n".join(sections) + "\n")
+
+
+def figures_of(result: TrainingResult) -> list[list[str]]:
+    """Rows of a table: what it is, after the last epoch, and of the untouched features."""
+    summary, before = result.summary, result.summary["untouched"]
+    return [
+        [text, f"{summary[key]:.3f}", f"{before[key]:.3f}" if key in before else ""]
+        for key, text in FIGURES.items()
+        if summary.get(key) is not None
+    ]
 
 
 def _chosen(result: TrainingResult) -> list[str]:

@@ -156,11 +156,7 @@ def _refuse_settings_of_no_filter(method: str, given: Mapping[str, Given]) -> No
     if useless is None:
         return
     if not METHODS[method].takes_weights:
-        takers = ", ".join(name for name, other in METHODS.items() if other.takes_weights)
-        raise UsageError(
-            f"{useless.where} is for a filter, and method {method} takes none, for it weighs samples itself; "
-            f"these methods take one: {takers}"
-        )
+        raise UsageError(f"{useless.where} is for a filter, and method {method} takes none: it weighs samples itself")
     having = ", ".join(name for name, other in METHODS.items() if other.filter.kind != NO_FILTER)
     raise UsageError(
         f"{useless.where} is for a filter, and there is none here: choose one, filter {' or '.join(KINDS[1:])}; "

@@ -103,15 +103,6 @@ def import_backbone(path: str) -> nn.Module:
         raise UsageError(f"backbone {path!r}: {error}") from error
     finally:
         sys.path.remove("")
-    backbone = _call(factory, path)
-    if isinstance(backbone, type) and issubclass(backbone, nn.Module):
-        raise UsageError(f"backbone {path!r}: the factory returned the class {backbone.__name__}, not a module of it")
-    if not isinstance(backbone, nn.Module):
-        raise UsageError(f"backbone {path!r}: the factory returned {type(backbone).__name__}, not a torch.nn.Module")
-    return backbone
-
-
-def _call(factory: Callable[[], object], path: str) -> object:
     if isinstance(factory, nn.Module) or not callable(factory):
         raise UsageError(
             f"backbone {path!r}: it is a {type(factory).__name__}, and should be a function without arguments that "
@@ -126,7 +117,12 @@ def _call(factory: Callable[[], object], path: str) -> object:
         ) from error
     except ValueError:
         pass  # Some functions written in C do not tell their arguments.
-    return factory()
+    backbone = factory()
+    if isinstance(backbone, type) and issubclass(backbone, nn.Module):
+        raise UsageError(f"backbone {path!r}: the factory returned the class {backbone.__name__}, not a module of it")
+    if not isinstance(backbone, nn.Module):
+        raise UsageError(f"backbone {path!r}: the factory returned {type(backbone).__name__}, not a torch.nn.Module")
+    return backbone
 
 
 @dataclass(frozen=True)
