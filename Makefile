@@ -86,7 +86,7 @@ requirements:
 	$(COMPILE) requirements/data.in --no-deps -o requirements/data.txt
 
 sanitize: $(VENV)/.native
-	SANITIZE_CALLS=20000 $(BIN)/python -m pytest tests/native/test_sanitized.py
+	FUZZ_CASES=300 $(BIN)/python -m pytest tests/native/test_sanitized.py
 
 # Random calls of ops against the reference, and wrong calls of everything public, CASES of each; docs/development.md
 CASES ?= 2000

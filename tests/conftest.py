@@ -5,7 +5,6 @@ there on fibers. ROBUSTDML_NATIVE_UNDER_TEST replaces both by the module at that
 """
 
 import contextlib
-import importlib
 import os
 import warnings
 from pathlib import Path
@@ -18,8 +17,12 @@ import pytest
 import torch
 from hypothesis import settings
 
-from robustdml_ops.backends import choice, trust
+from robustdml_ops.backends import choice, native_module, trust
 from tests.native import native_builds
+
+UNDER_TEST = os.environ.get("ROBUSTDML_NATIVE_UNDER_TEST")
+if UNDER_TEST:
+    native_module.library = native_builds.load(Path(UNDER_TEST))
 
 
 def pytest_addoption(parser):
@@ -126,20 +129,15 @@ def no_waiting():
 
 @pytest.fixture(scope="session")
 def native():
-    under_test = os.environ.get("ROBUSTDML_NATIVE_UNDER_TEST")
-    if under_test:
-        return native_builds.load(Path(under_test))
-    try:
-        return importlib.import_module("robustdml_ops._native")
-    except ImportError as error:
-        pytest.skip(f"the native module is not installed: {error}")
+    if native_module.library is None:
+        pytest.skip(native_module._REASON)
+    return native_module.library
 
 
 @pytest.fixture(scope="session")
 def emulated():
-    under_test = os.environ.get("ROBUSTDML_NATIVE_UNDER_TEST")
-    if under_test:
-        return native_builds.load(Path(under_test))
+    if UNDER_TEST:
+        return native_module.library
     reason = native_builds.missing_tools()
     if reason:
         pytest.skip(f"the emulated kernels can't be built: {reason}")
@@ -147,22 +145,21 @@ def emulated():
 
 
 def _native_on(kind, request, monkeypatch):
-    # Not above: the sanitized runs do without the installed module.
-    from robustdml_ops.backends import native_module as module
-
     if kind == "cuda":
         if not torch.cuda.is_available():
             pytest.skip("no CUDA device")
-        reason = module.unavailable(torch.device("cuda"), torch.float32)
+        reason = native_module.unavailable(torch.device("cuda"), torch.float32)
         if reason:
             pytest.skip(reason)
         return torch.device("cuda")
-    monkeypatch.setattr(module, "library", request.getfixturevalue("emulated" if kind == "emulated" else "native"))
+    monkeypatch.setattr(
+        native_module, "library", request.getfixturevalue("emulated" if kind == "emulated" else "native")
+    )
     for place in ("engine.lanes", "ops.pairs.native"):
         monkeypatch.setattr(f"robustdml_ops.{place}.matrix_product", lambda _: 0)
     if kind == "emulated":
-        monkeypatch.setattr(module, "current_stream", lambda _: contextlib.nullcontext(0))
-        monkeypatch.setattr(module, "on_gpu", lambda _: True)
+        monkeypatch.setattr(native_module, "current_stream", lambda _: contextlib.nullcontext(0))
+        monkeypatch.setattr(native_module, "on_gpu", lambda _: True)
     return torch.device("cpu")
 
 

@@ -1,6 +1,7 @@
 """The native functions, emulated CUDA kernels included, under AddressSanitizer and UndefinedBehaviorSanitizer.
 
-``make sanitize`` makes more random calls, SANITIZE_CALLS of them, and has ThreadSanitizer watch eight at once.
+PyTorch's memory has red zones then, too. ``make sanitize`` makes more random calls, FUZZ_CASES of each op, and has
+ThreadSanitizer watch losses in several threads.
 """
 
 import os
@@ -13,8 +14,9 @@ import pytest
 
 pytestmark = pytest.mark.nightly
 HERE = Path(__file__).parent
-TESTS = sorted(str(path) for path in HERE.parent.glob("*/test_*_native.py"))  # of all kernels, at small sizes
-CALLS = os.environ.get("SANITIZE_CALLS")
+KERNELS = sorted(f"{path.parent.name}/{path.name}" for path in HERE.parent.glob("*/test_*_native.py"))  # at small sizes
+# Sweeps over all rows, for random sizes, layouts and labels; by many threads; and with updates of the proxies.
+SWEEPS = ("fuzz/test_fuzz.py", "native/test_lanes.py", "optim/test_optimizers.py", "self_paced/test_written_out.py")
 
 
 def runtime(name: str) -> Path:
@@ -41,7 +43,7 @@ def sanitized():
 @pytest.fixture(scope="module")
 def watched():
     """Runs Python with a module whose memory ThreadSanitizer watches."""
-    if CALLS is None:
+    if "FUZZ_CASES" not in os.environ:
         pytest.skip("it takes a minute to compile: make sanitize runs it")
     return runner("libtsan.so", ["watched", "-DROBUSTDML_SANITIZE_THREADS=ON"])
 
@@ -50,29 +52,35 @@ def runner(library, build, **changes):
     reason = native_builds.missing_tools()
     if reason:
         pytest.skip(f"the module can't be built: {reason}")
-    preloaded = str(runtime(library))
     module = str(native_builds.build(*build))
-    environment = os.environ | changes | {"LD_PRELOAD": preloaded, "ROBUSTDML_NATIVE_UNDER_TEST": module}
+    environment = os.environ | changes | {"LD_PRELOAD": str(runtime(library)), "ROBUSTDML_NATIVE_UNDER_TEST": module}
 
     def run(*arguments):
         return subprocess.run(
             [sys.executable, *arguments], env=environment, cwd=HERE, capture_output=True, text=True, timeout=3000
         )
 
-    run.module = module
     return run
 
 
-# Oracles of many digits are slow under the sanitizer's malloc, and a C++ exception ends a process that preloads it.
-LEFT_OUT = "not mpmath and not refused and not cuda"
-
-
-def test_native_functions_are_clean(sanitized):
-    result = sanitized("-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-s", "-k", LEFT_OUT, *TESTS)
+def passes(run, left_out, files):
+    """Whole tests in a process whose memory is looked at."""
+    options = ["-p", "no:cacheprovider", "-n", "0", "-s", "-m", "not nightly", "-k", f"not ({left_out})"]
+    result = run("-m", "pytest", *options, *(str(HERE.parent / file) for file in files))
     assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-5000:]
     assert "passed" in result.stdout
     assert "skipped" not in result.stdout
-    assert len(TESTS) == 7
+    assert "WARNING: ThreadSanitizer" not in result.stderr
+
+
+def test_kernels_are_clean(sanitized):
+    """Oracles of many digits are slow under the sanitizer's malloc, and a C++ exception ends a process like this."""
+    assert len(KERNELS) == 7
+    passes(sanitized, "mpmath or refused or cuda", KERNELS)
+
+
+def test_sweeps_are_clean(sanitized):
+    passes(sanitized, "wrong_calls or eager or random_rounding", SWEEPS)
 
 
 def test_an_overrun_is_noticed(sanitized):
@@ -88,14 +96,5 @@ def test_an_overrun_is_noticed(sanitized):
     assert "heap-buffer-overflow" in result.stderr
 
 
-def test_random_calls_are_clean(sanitized):
-    calls = CALLS or "3000"
-    result = sanitized("fuzz_binding.py", sanitized.module, "--calls", calls, "--at-once", "2")
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-5000:]
-    assert result.stdout.strip() == f"{calls} calls"
-
-
-def test_random_calls_at_once_do_not_race(watched):
-    result = watched("fuzz_binding.py", watched.module, "--calls", CALLS, "--at-once", "8")
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-5000:]
-    assert "WARNING: ThreadSanitizer" not in result.stderr
+def test_losses_in_several_threads_do_not_race(watched):
+    passes(watched, "eager", ["package/test_concurrency.py"])
