@@ -138,6 +138,18 @@ def save_photos(root, classes, images, size, spread=12):
     return root
 
 
+@pytest.fixture
+def features(tmp_path, clusters):
+    """An .npz file of the clusters, both splits."""
+    return save_features(clusters, tmp_path / "clusters.npz")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Class folders of photographs as `trained` had them."""
+    return save_photos(tmp_path / "photos", **PHOTOS)
+
+
 @pytest.fixture(scope="session")
 def chromium(tmp_path_factory):
     folder = tmp_path_factory.mktemp("browser")

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import sys
 
@@ -8,34 +9,14 @@ import pytest
 import torch
 
 import robustdml_ops
-from app.tests.conftest import save_features, settings_of
 from robustdml import cli
 from robustdml.__main__ import main as start
 from robustdml.cli import COMMANDS, main
+from robustdml.command_line import CommandParser
 from robustdml.commands import doctor, train
+from robustdml.methods import METHODS
 from robustdml.run.run import Run
 from tests.subprocesses import printed
-
-
-@pytest.fixture
-def features(tmp_path, clusters):
-    return save_features(clusters, tmp_path / "clusters.npz")
-
-
-def test_trains_with_a_filter_and_writes_a_report(features, tmp_path, capsys):
-    out = tmp_path / "run"
-    command = ["train", "--data", features, "--method", "mcl", "--filter", "prism-vmf", "--filter-vmf-epochs", "1"]
-    command += ["--noise", "symmetric:0.25", "--noise-rate", "0.2", "--mcl-margin", "0.4"]
-    command += ["--filter-threshold", "per-class", "--filter-without-copies", "--batch-size", "32", "--epochs", "2"]
-    assert main([*command, "--out", str(out), "--device", "cpu"]) == 0
-    text = capsys.readouterr().out
-    assert "right labels among the kept" in text
-    assert "score of right against wrong labels, AUC" in text
-    assert "MCL with prism-vmf" in (out / "report.html").read_text()
-    settings = settings_of(out)
-    expected = {"kind": "prism-vmf", "threshold": "per-class", "without_copies": True, "vmf_epochs": 1}
-    assert expected.items() <= settings["filter"].items()
-    assert settings["mcl"]["margin"] == 0.4 and settings["noise_rate"] == 0.2
 
 
 def test_a_command_is_needed_and_help_and_version_are_options(capsys):
@@ -131,3 +112,30 @@ def test_threads_that_wait_sleep_unless_somebody_says_otherwise(monkeypatch):
         monkeypatch.setattr(sys, "argv", ["robustdml", command])
         assert start() == 0
         assert os.environ.get("OMP_WAIT_POLICY") == expected
+
+
+def test_usage_names_what_must_be_given():
+    parser = CommandParser(prog="robustdml embed")
+    parser.add_argument("model")
+    parser.add_argument("images", nargs="+", metavar="IMAGES")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--seed")
+    parser.shorten_usage()
+    assert parser.format_usage().startswith("usage: robustdml embed [OPTIONS] MODEL IMAGES … --out OUT ")
+
+
+def test_help_of_training_is_led_by_a_short_usage_and_shows_defaults(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = re.sub(r"\s+", " ", capsys.readouterr().out)
+    assert text.startswith("usage: robustdml train [OPTIONS] (--help lists the options) Train")
+    for line in (
+        "seed of the choice of test classes (default: 0)",
+        "of positive pairs (default: 0.0)",
+        "(default: glyphs)",
+        "(default: 256)",
+        *("--noise", "--resume", "--finetune", "--amp", "--smooth-beta", "--filter-threshold"),
+    ):
+        assert line in text
+    assert "(default: None)" not in text and "(default: False)" not in text
+    assert all(method in text for method in METHODS)

@@ -54,6 +54,25 @@ def folder(tmp_path, trained, clusters):
 
 
 MISTAKES = [
+    # Mistyped: a suggestion, where something is alike
+    ("trian", "did you mean train?"),
+    ("train --epohcs 3", "unknown option --epohcs; did you mean --epochs?"),
+    ("train --epohcs=3", "unknown option --epohcs; did you mean --epochs?"),
+    ("train --epoch 3", "unknown option --epoch; did you mean --epochs?"),
+    ("train --bspml-warmpu 3", "did you mean --bspml-warmup?"),
+    ("train --method robsut", "did you mean robust?"),
+    ("train --filter prism-vfm", "did you mean prism-vmf?"),
+    ("train --noise symetric:0.5", "did you mean symmetric:RATE?"),
+    ("train --noise gaussian:0.5", "expected one of none, symmetric:RATE$"),
+    ("train --amp bf61", "did you mean bf16?"),
+    ("train --logger tensorbord", "did you mean tensorboard?"),
+    ("train photos", "unexpected argument 'photos'; did you mean --data photos?"),
+    ("audit a b --out c", "unexpected argument 'b'"),
+    ("train --lr 1", "unknown option --lr; did you mean --learning-rate?"),
+    ("train --bs=8", "unknown option --bs; did you mean --batch-size?"),
+    ("train --xyzzy", "unknown option --xyzzy$"),
+    ("train --epochs many", "--epochs: invalid int value: 'many'"),
+    # Data
     ("train --data loose", "8 images, and no class folder; expected files such as"),
     ("train --data one", "a split by class needs at least 2 classes, found 1"),
     ("train --data whoel", "data 'whoel': no such file or folder; expected glyphs, .*; did you mean whole?"),
@@ -141,7 +160,10 @@ MISTAKES = [
 def test_the_way_out_is_said(command, answer, folder, capsys):
     before = sorted(folder.iterdir())
     said = refused(capsys, *shlex.split(command))
-    assert re.search(answer.replace("?", r"\?"), said.splitlines()[-1]) and "Traceback" not in said, said
+    lines = said.splitlines()
+    assert re.search(answer.replace("?", r"\?"), lines[-1]) and "Traceback" not in said, said
+    # Of the parser, after one line of usage.
+    assert "usage:" not in said or (len(lines) == 2 and lines[0].startswith("usage: robustdml "))
     assert sorted(path for path in folder.iterdir() if path.name not in ("cache", "out")) == before
 
 

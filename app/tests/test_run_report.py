@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from app.tests.conftest import PHOTOS, save_photos
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.filters.options import FilterOptions
@@ -77,8 +76,7 @@ def test_the_test_part_is_told(noisy):
     assert told in render_run(found, alone)
 
 
-def test_training_without_a_folder_keeps_the_run_and_shows_images(tmp_path, capsys):
-    photos = save_photos(tmp_path / "photos", **PHOTOS)
+def test_training_without_a_folder_keeps_the_run_and_shows_images(photos, tmp_path, capsys):
     command = ["train", "--data", str(photos), "--image-size", "24", "--device", "cpu", "--epochs", "1"]
     command += ["--backbone", "untrained", "--finetune", "--method", "contrastive", "--filter", "prism-average"]
     command += ["--batch-size", "8"]

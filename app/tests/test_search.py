@@ -11,17 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from app.tests.conftest import PHOTOS, save_features, save_photos
 from robustdml import load_embedder
 from robustdml.cli import main
 from robustdml.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def photos(tmp_path):
-    return save_photos(tmp_path / "photos", **PHOTOS)
 
 
 def test_an_image_finds_itself_and_its_class(model_of_images, photos, tmp_path, capsys):
@@ -42,9 +36,18 @@ def test_an_image_finds_itself_and_its_class(model_of_images, photos, tmp_path, 
     assert len(re.findall('<img src="data:image/jpeg', text)) == 5 and "class 2" in text
 
 
-def test_features_are_searched_without_pictures(trained, clusters, tmp_path, capsys):
-    data = save_features(clusters, tmp_path / "clusters.npz")
-    command = ["search", str(trained[0] / "features"), data, "--in", data, "-k", "500", "--out", str(tmp_path / "out")]
+def test_features_are_searched_without_pictures(trained, clusters, features, tmp_path):
+    command = [
+        "search",
+        str(trained[0] / "features"),
+        features,
+        "--in",
+        features,
+        "-k",
+        "500",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     assert main([*command, "--device", "cpu"]) == 0
     listed = json.loads((tmp_path / "out" / "search.json").read_text())
     assert len(listed) == 123 and all(len(one["found"]) == 122 for one in listed)

@@ -16,7 +16,6 @@ from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
 from robustdml.evaluation import below_untouched, detection_auc, still_rising
-from robustdml.networks.backbones import choice
 from robustdml.networks.models import SmallCNN, apply_in_batches
 from robustdml.reports.run_report import render_run
 from robustdml.retrieval import METRICS, retrieval_metrics
@@ -93,15 +92,6 @@ def test_of_an_untrained_network_they_are_named_so(tiny_images):
     assert "untouched features of the untrained network" in render_run(result, tiny_images)
 
 
-def test_of_images_with_a_frozen_backbone_they_are_its_features(tiny_images, monkeypatch):
-    torch.manual_seed(5)
-    network = SmallCNN(1)
-    monkeypatch.setattr(choice, "load_pretrained_cnn", lambda *_: network)
-    result = train(replace(FAST, batch_size=20), tiny_images, device="cpu")
-    features = apply_in_batches(network, tiny_images.test.inputs, torch.device("cpu"))
-    assert result.summary["untouched"] == retrieval_metrics(features, tiny_images.test.labels)
-
-
 @pytest.mark.parametrize(
     ("recall", "precision", "told"),
     [
@@ -153,22 +143,22 @@ def test_a_run_that_does_harm_says_so_in_terminal_metrics_and_report(clusters, t
     assert "untouched features" in base64.b64decode(curve).decode()
 
 
-def test_a_run_that_does_none_says_nothing(clusters, tmp_path, capsys):
+def test_a_run_that_does_none_says_nothing(features, tmp_path, capsys):
     """With averaging 0 it ends with the features that it began with."""
     command = ["train", "--averaging", "0", "--epochs", "1", "--device", "cpu", "--out", str(tmp_path / "fine")]
-    assert main([*command, "--data", save_features(clusters, tmp_path / "clusters.npz")]) == 0
+    assert main([*command, "--data", features]) == 0
     assert json.loads((tmp_path / "fine" / "metrics.json").read_text())["below_untouched"] is None
     assert "did harm" not in capsys.readouterr().out + (tmp_path / "fine" / "report.html").read_text()
 
 
-def test_a_curve_that_still_rises_is_told_with_the_command_that_goes_on(clusters, tmp_path, capsys):
+def test_a_curve_that_still_rises_is_told_with_the_command_that_goes_on(features, tmp_path, capsys):
     history = [{"mean_average_precision_at_r": value} for value in (0.1, 0.2, 0.3, 0.4, 0.4, 0.405)]
     assert still_rising(history, tmp_path) is None and still_rising(history[:1], tmp_path) is None
     assert still_rising(history[:3], None).endswith(
         "from 0.200 to 0.300 in the last third of the epochs. To go on: epochs 6"
     )
     assert still_rising([{"loss": 1.0}, *history[:1]], None) is None
-    command = ["train", "--data", save_features(clusters, tmp_path / "clusters.npz"), "--method", "contrastive"]
+    command = ["train", "--data", features, "--method", "contrastive"]
     command += ["--embedding-size", "8", "--batch-size", "32", "--device", "cpu", "--learning-rate", "3e-2"]
     assert main([*command, "--epochs", "2", "--out", "run"]) == 0
     way_on = "robustdml train --resume --out run --epochs 4"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from app.tests.conftest import PHOTOS, SIZE, refused, save_features, save_photos
+from app.tests.conftest import SIZE, refused
 from robustdml import load_embedder
 from robustdml.cli import main
 from robustdml.data import load_data
@@ -27,16 +27,6 @@ def run(model_of_images):
 @pytest.fixture
 def feature_run(trained):
     return trained[0] / "features"
-
-
-@pytest.fixture
-def photos(tmp_path):
-    return save_photos(tmp_path / "photos", **PHOTOS)
-
-
-@pytest.fixture
-def features(clusters, tmp_path):
-    return save_features(clusters, tmp_path / "clusters.npz")
 
 
 def test_training_ends_with_the_next_command(trained):
