@@ -126,16 +126,6 @@ def test_a_rate_above_the_bound_is_brought_down_to_it():
     assert trials.capped(posterior, 0.6) is posterior
 
 
-def test_a_regression_is_asked_about_other_folds():
-    """Labels drawn at random: a regression that has seen a row would know its label."""
-    random = torch.Generator().manual_seed(0)
-    labels = torch.randint(2, (60,), generator=random)
-    fold = torch.arange(60) % experts.FOLDS
-    X = 10 * torch.randn(60, 40, generator=random)
-    logits, _ = experts.regress(X, labels[:, None], torch.ones(60, 1), fold, 2, None)
-    assert 0.3 < (logits.argmax(1) == labels).float().mean() < 0.7
-
-
 def test_classes_of_several_clusters():
     """A normal density fits such classes badly; their neighbours know better."""
     random = np.random.default_rng(0)

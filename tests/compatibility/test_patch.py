@@ -6,7 +6,6 @@ from peers import NAMES, batch
 
 import robustdml_ops
 import robustdml_ops.losses as ours
-from tests.subprocesses import run_python
 
 
 def test_all_nine_are_replaced_and_put_back():
@@ -42,14 +41,3 @@ def test_names_that_are_not_here():
     with pytest.raises(AttributeError, match=r"'ProxyAnkorLoss': did you mean ProxyAnchorLoss\?"):
         ours.ProxyAnkorLoss  # noqa: B018
     assert not hasattr(ours, "TripletMarginLoss")
-
-
-def test_without_the_peer():
-    program = """
-import sys
-sys.modules["pytorch_metric_learning"] = None  # whose import fails then
-import robustdml_ops
-robustdml_ops.patch_pytorch_metric_learning()
-"""
-    result = run_python("-c", program)
-    assert "ImportError: pytorch-metric-learning is not installed, so there is nothing to patch: pip" in result.stderr

@@ -19,16 +19,6 @@ MINERS = {
 }
 
 
-class Recorder:
-    """Keeps the loss of every step."""
-
-    def __init__(self):
-        self.losses = []
-
-    def __call__(self, trainer):
-        self.losses.append(float(trainer.losses["total_loss"].detach()))
-
-
 def run(module, name, miner):
     torch.manual_seed(0)
     X, y = batch(0, 240)
@@ -39,7 +29,7 @@ def run(module, name, miner):
     optimizers = {"trunk_optimizer": torch.optim.SGD(trunk.parameters(), lr=0.01)}
     if list(loss.parameters()):
         optimizers["metric_loss_optimizer"] = torch.optim.Adam(loss.parameters(), lr=0.01)
-    recorder = Recorder()
+    recorded = []
     trainer = trainers.MetricLossOnly(
         {"trunk": trunk},
         optimizers,
@@ -50,10 +40,10 @@ def run(module, name, miner):
         iterations_per_epoch=STEPS,
         dataloader_num_workers=0,
         data_device=torch.device("cpu"),
-        end_of_iteration_hook=recorder,
+        end_of_iteration_hook=lambda trainer: recorded.append(float(trainer.losses["total_loss"].detach())),
     )
     trainer.train(num_epochs=1)
-    return recorder.losses
+    return recorded
 
 
 @pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad=True")  # the trainer's progress bar
