@@ -8,6 +8,7 @@ import threading
 import pytest
 import torch
 
+from app.tests.conftest import refused
 from robustdml.cache import cache_folder, write_whole
 from robustdml.cli import main
 from tests.subprocesses import files_of_at_most
@@ -16,8 +17,7 @@ from tests.subprocesses import files_of_at_most
 def test_a_folder_without_permission(tmp_path, capsys, monkeypatch):
     """To root all folders may be written to, so that the answer is made up."""
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
-    assert main(["train", "--data", "not read", "--out", str(tmp_path / "run")]) == 2
-    assert f"no permission to write to {tmp_path}" in capsys.readouterr().err
+    assert f"no permission to write to {tmp_path}" in refused(capsys, "train", "--data", "unread", "--out", "run")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from experiments.data import hangul, hanzi
 from experiments.data.characters import atlas as atlases
 from experiments.data.characters.atlas import Atlas, least_alike
 from experiments.data.characters.script import ClassRange, Script
-from experiments.data.characters.typefaces import Pen, Typeface, font_files, tells_characters_apart, typefaces
+from experiments.data.characters.typefaces import Pen, Typeface, tells_characters_apart, typefaces
 from robustdml.data import load_data
 from robustdml.data.named import draw
 from robustdml.errors import UsageError
@@ -251,18 +251,3 @@ def test_the_names_of_the_scripts_divide_the_classes():
                 reported = script.parts[name.removesuffix("-validation")][1]
                 assert test.stop <= reported.start or test.start >= reported.stop
     assert hanzi.HANZI.parts["hanzi"][0] == ClassRange(9000, 29000)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("script", [hanzi.HANZI, hangul.HANGUL], ids=lambda script: script.atlas.name)
-def test_real_typefaces(script):
-    """The first characters of the script, in what this machine has."""
-    first = script.atlas.ranges[0][0]
-    wanted = frozenset(range(first, first + 40))
-    faces = typefaces(font_files(script.atlas.probes), wanted)
-    if len(faces) < 2:
-        pytest.skip(f"{len(faces)} typefaces for {script.atlas.name} are installed; apt install {script.packages}")
-    images, codes = replace(script.atlas, ranges=((first, first + 39),), at_least=2).load()
-    assert len(set(codes.tolist())) >= 30
-    assert set(codes.tolist()) <= wanted
-    assert images.reshape(len(images), -1).any(axis=1).all()

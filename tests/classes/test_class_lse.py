@@ -57,29 +57,6 @@ class Case:
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"scale": 32.0},
-        {"scale": 0.0},
-        {"scale": -7.0},
-        {"exclude_target": True},
-        {"exclude_target": True, "scale": 20.0, "target_bias": 5.0},
-        {"normalize_proxies": False, "scale": 3.0},
-        {"target_bias": -2.0},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("H", [None, 3])
-def test_options(options, H):
-    for pooling in POOLINGS.values() if H else [{}]:
-        if H and not pooling:
-            continue
-        Case(33, 45, 9, H, **options, **pooling).check()
-
-
-@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("exclude_target", [False, True])
 def test_concentrations(exclude_target):
     """κ up to 1e4 with log-normalisers as large, as the von Mises–Fisher similarity has them; κ = 0 among them."""
