@@ -59,7 +59,7 @@ MISTAKES = [
     ("train --epohcs 3", "unknown option --epohcs; did you mean --epochs?"),
     ("train --epohcs=3", "unknown option --epohcs; did you mean --epochs?"),
     ("train --epoch 3", "unknown option --epoch; did you mean --epochs?"),
-    ("train --bspml-warmpu 3", "did you mean --bspml-warmup?"),
+    ("train --filter-warmpu 3", "did you mean --filter-warmup?"),
     ("train --method robsut", "did you mean robust?"),
     ("train --filter prism-vfm", "did you mean prism-vmf?"),
     ("train --noise symetric:0.5", "did you mean symmetric:RATE?"),
