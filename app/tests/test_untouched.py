@@ -136,7 +136,7 @@ def test_a_run_that_does_harm_says_so_in_terminal_metrics_and_report(clusters, t
     assert stored["below_untouched"].startswith("Training did harm: Recall@1 is ")
     assert "The way out: use the features as they are" in stored["below_untouched"]
     assert stored["below_untouched"] in printed
-    assert "untouched features" in printed and "1.0000" in printed
+    assert "untouched features" in printed and "1.000" in printed
     report = (tmp_path / "harm" / "report.html").read_text()
     assert stored["below_untouched"] in report and "<td>1.000</td>" in report
     (curve,) = re.findall(r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="Recall', report)
