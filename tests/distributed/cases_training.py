@@ -202,82 +202,53 @@ class Sent(TorchDispatchMode):
 KINDS = {"allgather": "gather", "allreduce": "reduce"}
 
 
+def assert_sent(place, loss, given, gathered, reduced):
+    """Beside headers and embeddings (6, D) forward and backward gather and reduce so many bytes."""
+    rows, loss = 6 * D * 8, shard_classes(loss.double(), place.mesh)
+    with Sent() as sent:
+        loss(*given).backward()
+    assert sent.bytes == {"gather": 2 * 48 + rows + gathered, "reduce": place.size * rows + reduced}
+
+
 @case(2, 4)
 def bytes_of_a_step(place):
-    """As docs/large-classes.md has them; nothing grows with the number of classes."""
+    """As docs/large-classes.md has them: nothing grows with the number of classes, a miner's list stays where it is."""
     B, W, item = 6, place.size, 8
-    header = 2 * 48  # of forward and backward
+    X, other = torch.randn(2, B, D, dtype=torch.float64, requires_grad=True)
+    labels, pairs = torch.arange(B), (torch.arange(B) + B * place.rank,) * 2 + (torch.empty(0, dtype=torch.int64),) * 2
     for classes in (C, 50 * C):
-        for loss, reduced in (
-            (ProxyAnchorLoss(classes, D), item),
-            (NormalizedSoftmaxLoss(classes, D), 3 * W * B * item),
-            (SoftTripleLoss(classes, D, 2), 3 * W * B * item),
-            (MultiSimilarityLoss(), item),
-            (SuperContrastiveLoss(), item + 3 * 16),
-        ):
-            loss = shard_classes(loss.double(), place.mesh)
-            X = torch.randn(B, D, dtype=torch.float64, requires_grad=True)
-            with Sent() as sent:
-                loss(X, torch.arange(B)).backward()
-            gathered = header + B * D * item + B * 8
-            assert sent.bytes == {"gather": gathered, "reduce": reduced + W * B * D * item}
-
-
-@case(2, 3)
-def bytes_of_two_towers(place):
-    """Rows of both towers, their gradients, the loss and the gradients of temperature and bias; no labels."""
-    B, W, item = 6, place.size, 8
+        assert_sent(place, ProxyAnchorLoss(classes, D), (X, labels), 8 * B, item)
+        assert_sent(place, NormalizedSoftmaxLoss(classes, D), (X, labels), 8 * B, 3 * W * B * item)
+        assert_sent(place, SoftTripleLoss(classes, D, 2), (X, labels), 8 * B, 3 * W * B * item)
+    assert_sent(place, MultiSimilarityLoss(), (X, labels), 8 * B, item)
+    assert_sent(place, SuperContrastiveLoss(), (X, labels), 8 * B, item + 3 * 16)
+    assert_sent(place, ContrastiveLoss(), (X, None, pairs), 48, item + 16 + 32)
+    assert_sent(place, NormalizedSoftmaxLoss(C, D), (X, labels, pairs), 8 * B + 48, W * B * 32 + 32)
+    # The gradients of temperature and bias; no labels.
     for loss in (InfoNCELoss(), InfoNCELoss(symmetric=False), InfoNCELoss(q=0.5), SigmoidLoss()):
-        loss = shard_classes(loss.double(), place.mesh)
-        towers = torch.randn(2, B, D, dtype=torch.float64, requires_grad=True)
-        with Sent() as sent:
-            loss(*towers).backward()
-        assert sent.bytes == {
-            "gather": 2 * 48 + 2 * B * D * item, "reduce": item + 2 * item + 2 * W * B * D * item
-        }  # fmt: skip
-
-
-@case(2)
-def bytes_of_lists_and_texts(place):
-    """A miner's list stays where it is; of texts all rows are gathered."""
-    B, W, item = 6, place.size, 8
-    batch, pairs = 2 * 48 + B * D * item, (torch.arange(B) + B * place.rank,) * 2
-    X, texts = torch.randn(B, D, dtype=torch.float64, requires_grad=True), torch.randn(B, 3, 5, dtype=torch.float64)
-    none = (torch.empty(0, dtype=torch.int64),) * 2
-    for loss, given, gathered, reduced in (
-        (ContrastiveLoss(), (None, (*pairs, *none)), batch + 48, item + 16 + 32),
-        (NormalizedSoftmaxLoss(C, D).double(), (torch.arange(B), (*pairs, *none)), batch + 8 * B + 48, W * B * 32 + 32),
-        (LanguageGuidanceLoss(), (texts,), batch + B * 15 * item, item),
-    ):
-        loss = shard_classes(loss, place.mesh)
-        with Sent() as sent:
-            loss(X, *given).backward()
-        assert sent.bytes == {"gather": gathered, "reduce": reduced + W * B * D * item}
+        assert_sent(place, loss, (X, other), B * D * item, W * B * D * item + item + 2 * item)
+    texts = torch.randn(B, 3, 5, dtype=torch.float64)
+    assert_sent(place, LanguageGuidanceLoss(), (X, texts), B * 15 * item, item)
 
 
 @case(2, 4)
 def bytes_of_a_divided_bank(place):
     """Storing a batch sends the rows that may leave; comparing with it sends no row of it. Nothing grows with it."""
     B, W, item = 6, place.size, 8
-    header, X, labels = 48, torch.randn(B, D, dtype=torch.float64, requires_grad=True), torch.arange(B)
+    X, labels = torch.randn(B, D, dtype=torch.float64, requires_grad=True), torch.arange(B)
     for capacity in (64, 4096):
         bank = shard_classes(MemoryBank(C, D, capacity, torch.float64), place.mesh)
         with Sent() as sent:
             bank.enqueue(X, labels)
         kept = B
-        assert sent.bytes == {
-            "gather": header + B * D * item + B * 8 + kept, "reduce": W * B * (D * item + 8)
-        }  # fmt: skip
-        for loss, reduced, gathered in (
-            (MemoryContrastiveLoss(), 2 * item, 0),
-            (ContrastiveLoss(), item + 2 * 8, 0),
-            (MultiSimilarityLoss(), item + 4 * W * B * item, B * item),
+        assert sent.bytes == {"gather": 48 + B * D * item + B * 8 + kept, "reduce": W * B * (D * item + 8)}
+        for loss, gathered, reduced in (
+            (MemoryContrastiveLoss(), 0, 2 * item),
+            (ContrastiveLoss(), 0, item + 2 * 8),
+            (MultiSimilarityLoss(), B * item, item + 4 * W * B * item),
         ):
-            loss = shard_classes(loss, place.mesh)
-            with Sent() as sent:
-                loss(X, labels, None, bank.features, bank.labels).backward()
-            gathered += 2 * header + B * D * item + B * 8
-            assert sent.bytes == {"gather": gathered, "reduce": reduced + W * B * D * item}
+            given = X, labels, None, bank.features, bank.labels
+            assert_sent(place, loss, given, 8 * B + gathered, reduced)
 
 
 @case(2)

@@ -56,11 +56,6 @@ def test_blocks_of_a_page_run(page, tmp_path, monkeypatch):
                 exec(compile(block.text, str(block), "exec"), names)
 
 
-def test_what_cannot_run_is_still_there():
-    assert {(block.page, block.first) for block in BLOCKS} >= set(RUN)
-    assert {reason for block in BLOCKS if (reason := _reason(block))} == set(NOT_RUN.values())
-
-
 def _reason(block: Block) -> str | None:
     """Why a block cannot run here, if it cannot."""
     return next(

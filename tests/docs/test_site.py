@@ -15,7 +15,7 @@ griffe = pytest.importorskip("griffe", reason="the extra docs is not installed")
 
 from pymdownx.superfences import SuperFencesException  # noqa: E402
 
-from website import bench_tables, check, commands, mathematics, plots, reference, repository, results  # noqa: E402
+from website import bench_tables, commands, mathematics, plots, reference, repository, results  # noqa: E402
 
 # Modules of classes that are called.
 MODULES = ("robustdml_ops.losses", "robustdml_ops.robust")
@@ -50,16 +50,6 @@ def test_every_function_and_module_has_an_example():
     """`tests/package/test_examples.py` runs them. Records of results have theirs at the function that returns them."""
     asked = [name for name in reference.documented().values() if name.target.is_function or name in _modules()]
     assert [f"{name.module}.{name.name}" for name in asked if ">>>" not in name.text] == []
-
-
-def test_every_module_says_what_it_raises():
-    """In its own docstring or in that of its method, which its page shows though it may be inherited."""
-    assert "inherited_members: true" in (ROOT / "website" / "mkdocs.yml").read_text()
-    assert len(_modules()) > 20
-    for name in _modules():
-        methods = [part for each in (name.target, *name.target.mro()) for part in each.members.values()]
-        said = [name.text, *(part.docstring.value for part in methods if not part.is_alias and part.docstring)]
-        assert any("Raises\n" in text for text in said), f"{name.module}.{name.name}"
 
 
 def test_every_command_has_a_page_with_all_its_options():
@@ -107,8 +97,6 @@ def test_tables_are_whole(name):
 
 
 def test_tables_compute_what_they_say():
-    assert "| Proxy-Anchor, 10⁵ classes | 107 ms | 1.04 | 1.44 s | **13.5×** |" in bench_tables.steps()
-    assert "| Proxy-Anchor | 105 ms | 148 ms | 1.4× |" in bench_tables.crowd()
     assert results.score([0.9, 0.01]) == "0.900 ± 0.010" and results.score(None) == "–"
     assert [bench_tables.seconds(value) for value in (1.444, 0.0334, 3.3e-5)] == ["1.44 s", "33.4 ms", "33 µs"]
     assert results.below_untouched("Recall@1", "Robust") == results.below().count("Recall@1")
@@ -159,26 +147,3 @@ def test_mathematics_is_drawn_or_fails():
     for wrong in (too_high, r"\frac{a", r"\nosuchcommand{a}"):
         with pytest.raises(SuperFencesException):
             mathematics.fence(wrong)
-
-
-def test_the_check_finds_what_is_wrong(tmp_path):
-    other = check.Document('<h1 id="there">b</h1>')
-    wrong = check.Document(
-        '<script src="https://cdn.example/x.js"></script><img src="gone.svg"><a href="b.html#gone">x</a>'
-        '<a href="b.html#there">y</a><a href="c.html">z</a><p>As follows:\n- one\n- two</p>'
-        "<p>a <code>x\n1</code>. b</p>"
-    )
-    pages = {tmp_path / "a.html": wrong, tmp_path / "b.html": other}
-    for page, document in pages.items():
-        page.write_text(document.text)
-    (tmp_path / "a.css").write_text("@import url('https://fonts.example/f.css');")
-    found = [line for line in check.findings(tmp_path, pages) if not line.startswith(("robustdml", "api/"))]
-    assert found == [
-        "a.html: fetches https://cdn.example/x.js",
-        "a.html: gone.svg leads nowhere",
-        "a.html: b.html#gone leads nowhere",
-        "a.html: c.html leads nowhere",
-        "a.html: not rendered: 'As follows:\\n- one\\n- two'",
-        "a.css: fetches https://fonts.example/f.css",
-    ]
-    assert any("has no page" in line for line in check.findings(tmp_path, pages))

@@ -52,22 +52,6 @@ CLASS_NAMES = (
     "adaface",
     "subcenter-arcface",
 )
-ANY_PAIRS = (
-    "ms",
-    "ms-mined",
-    "contrastive",
-    "contrastive-cosine",
-    "memory-paper",
-    "memory-xbm",
-    "memory-authors",
-    "supcon",
-    "supcon-inside",
-    "nt-xent",
-)
-PAIR_NAMES = (*ANY_PAIRS, "bspml")
-BANK_NAMES = tuple(f"{name}, a bank" for name in ANY_PAIRS)
-MATRIX_NAMES = ANCHOR_NAMES + CLASS_NAMES
-NAMES = MATRIX_NAMES + PAIR_NAMES + BANK_NAMES
 
 
 @dataclass
@@ -282,26 +266,8 @@ class PairCase(Case):
         self.random_weights()
         if self.weights is not None:
             self.weights.requires_grad_(False)
-        if self.kind == "bspml":
-            self.options = {"epsilon": 0.0517}
-            self.module = losses.BSPMLLoss(**self.options, **options)
-        elif self.kind.startswith("ms"):
-            # With this epsilon no pair is within float32's rounding of the edge.
-            self.options = {"epsilon": 0.0517 if self.kind == "ms-mined" else None}
-            self.module = losses.MultiSimilarityLoss(**self.options, **options)
-        elif self.kind.startswith("supcon"):
-            self.options = {"form": "inside" if self.kind.endswith("inside") else "outside"}
-            self.module = losses.SupConLoss(**self.options, **options)
-        elif self.kind == "nt-xent":
-            self.options = {"temperature": 0.2}
-            self.module = losses.NTXentLoss(**self.options, **options)
-        elif self.kind.startswith("contrastive"):
-            cosine = {"pos_margin": 0.8, "neg_margin": 0.3, "distance": "cosine"}
-            self.options = cosine if self.kind.endswith("cosine") else {"pos_margin": 0.2}
-            self.module = losses.ContrastiveLoss(**self.options, **options)
-        else:
-            self.options = {"margin": 0.2, "variant": self.kind.removeprefix("memory-")}
-            self.module = losses.MemoryContrastiveLoss(**self.options, **options)
+        kind, self.reference_loss, self.options = PAIRS[self.kind]
+        self.module = kind(**self.options, **options)
 
     def ours(self):
         references = {} if self.bank is None else {"ref_emb": self.bank, "ref_labels": self.bank_labels}
@@ -310,34 +276,11 @@ class PairCase(Case):
     def reference(self, dtype=None):
         X, bank, weights = (self.cast(tensor, dtype) for tensor in (self.embeddings, self.bank, self.weights))
         settings = {**self.options, "sample_weights": weights, "reduction": self.reduction}
-        kinds = {"ms": multi_similarity_loss, "co": contrastive_loss, "me": per_sample_memory_loss, "bs": bspml_loss}
-        kinds |= {"su": supcon_loss, "nt": nt_xent_loss}
-        return kinds[self.kind[:2]](X, self.labels, bank, self.bank_labels, **settings)
+        return self.reference_loss(X, self.labels, bank, self.bank_labels, **settings)
 
     @property
     def inputs(self):
         return [*super().inputs[:1], *([] if self.bank is None else [self.bank]), *super().inputs[1:]]
-
-
-def make_case(name: str, B: int, C: int, D: int, **options) -> Case:
-    """The case of a name of ``NAMES``."""
-    kind = AnchorCase if name in ANCHOR_NAMES else ClassCase if name in CLASS_NAMES else PairCase
-    return kind(name, B, C, D, **options)
-
-
-def assert_close(ours, reference, tolerance=1e-12):
-    assert torch.isfinite(ours).all()
-    scale = 1 + reference.abs().max()
-    torch.testing.assert_close(ours / scale, reference / scale, rtol=0, atol=tolerance)
-
-
-def assert_same(case, tolerance=1e-12):
-    """The case's loss and all its gradients are the reference's."""
-    ours, reference = case.ours(), case.reference()
-    assert ours.shape == reference.shape
-    assert_close(ours, reference, tolerance)
-    for mine, theirs in zip(case.gradients(ours), case.gradients(reference), strict=True):
-        assert_close(mine, theirs, tolerance)
 
 
 def bspml_loss(X, labels, bank, bank_labels, sample_weights, reduction, **options):
@@ -365,3 +308,50 @@ def per_sample_memory_loss(X, labels, bank, bank_labels, margin, variant, sample
             attracted, repelled = positive & (S < 1 - 1e-5), negative & (margin < S)
             each = each + factor * (((1 - S) * attracted).sum(1) + (S * repelled).sum(1))
     return mean_over_samples(each, sample_weights, reduction)
+
+
+# A loss, its reference, and the settings of both. With this epsilon no pair is within float32's rounding of the edge.
+PAIRS = {
+    "ms": (losses.MultiSimilarityLoss, multi_similarity_loss, {"epsilon": None}),
+    "ms-mined": (losses.MultiSimilarityLoss, multi_similarity_loss, {"epsilon": 0.0517}),
+    "contrastive": (losses.ContrastiveLoss, contrastive_loss, {"pos_margin": 0.2}),
+    "contrastive-cosine": (
+        losses.ContrastiveLoss,
+        contrastive_loss,
+        {"pos_margin": 0.8, "neg_margin": 0.3, "distance": "cosine"},
+    ),
+    **{
+        f"memory-{variant}": (losses.MemoryContrastiveLoss, per_sample_memory_loss, {"margin": 0.2, "variant": variant})
+        for variant in ("paper", "xbm", "authors")
+    },
+    "supcon": (losses.SupConLoss, supcon_loss, {"form": "outside"}),
+    "supcon-inside": (losses.SupConLoss, supcon_loss, {"form": "inside"}),
+    "nt-xent": (losses.NTXentLoss, nt_xent_loss, {"temperature": 0.2}),
+    "bspml": (losses.BSPMLLoss, bspml_loss, {"epsilon": 0.0517}),
+}
+PAIR_NAMES = tuple(PAIRS)
+ANY_PAIRS = PAIR_NAMES[:-1]  # those that take a bank
+BANK_NAMES = tuple(f"{name}, a bank" for name in ANY_PAIRS)
+MATRIX_NAMES = ANCHOR_NAMES + CLASS_NAMES
+NAMES = MATRIX_NAMES + PAIR_NAMES + BANK_NAMES
+
+
+def make_case(name: str, B: int, C: int, D: int, **options) -> Case:
+    """The case of a name of ``NAMES``."""
+    kind = AnchorCase if name in ANCHOR_NAMES else ClassCase if name in CLASS_NAMES else PairCase
+    return kind(name, B, C, D, **options)
+
+
+def assert_close(ours, reference, tolerance=1e-12):
+    assert torch.isfinite(ours).all()
+    scale = 1 + reference.abs().max()
+    torch.testing.assert_close(ours / scale, reference / scale, rtol=0, atol=tolerance)
+
+
+def assert_same(case, tolerance=1e-12):
+    """The case's loss and all its gradients are the reference's."""
+    ours, reference = case.ours(), case.reference()
+    assert ours.shape == reference.shape
+    assert_close(ours, reference, tolerance)
+    for mine, theirs in zip(case.gradients(ours), case.gradients(reference), strict=True):
+        assert_close(mine, theirs, tolerance)

@@ -8,7 +8,6 @@ from pytorch_metric_learning import losses as pml
 from pytorch_metric_learning.distances import DotProductSimilarity
 
 from robustdml_ops.losses import ArcFaceLoss, CosFaceLoss, SubCenterArcFaceLoss
-from robustdml_ops.losses.arcface import angular_margin
 
 ANGLES = torch.tensor([0, 1e-3, 0.7, 1.5, 2.0, 2.6, 2.7, 3.0, math.pi - 1e-3, math.pi], dtype=torch.float64)
 
@@ -44,18 +43,6 @@ def test_parallel_vectors_have_finite_gradients_and_others_the_peers(margin, dty
     torch.testing.assert_close(mine[1][finite], others[1][finite], rtol=tolerance, atol=tolerance)
     # Of what draws it to its own class, or drives it away, nothing has a direction.
     assert not mine[1][[0, -1]][:, [0, 2]].any()
-
-
-def test_beyond_half_a_turn_the_logit_falls_on():
-    """f is cos(θ + m) up to π − m, and falls beyond, where cos(θ + m) would rise."""
-    m = math.radians(90)
-    angles = torch.linspace(0.01, math.pi - 0.01, 400, dtype=torch.float64)
-    found = angular_margin(angles.cos(), torch.tensor(m, dtype=torch.float64))
-    turn = angles > math.pi - m
-    torch.testing.assert_close(found[~turn], (angles[~turn] + m).cos())
-    torch.testing.assert_close(found[turn], angles[turn].cos() - m)
-    assert (found.diff() < 0).all()
-    assert 100 < turn.sum() < 300
 
 
 def test_a_sample_that_is_sure_keeps_its_small_loss():

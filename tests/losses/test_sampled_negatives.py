@@ -26,7 +26,7 @@ from robustdml_ops.losses import (
     SoftTripleLoss,
     SubCenterArcFaceLoss,
 )
-from robustdml_ops.losses.sampling import draw_classes, take_rows
+from robustdml_ops.losses.sampling import draw_classes
 from tests.nightly import nightly_but
 
 C, D, B = 30, 5, 8
@@ -218,16 +218,6 @@ def test_a_receiver_is_given_rows_and_gradient_in_place_of_grad(name):
         torch.testing.assert_close(matrix(lazy), matrix(dense), rtol=1e-12, atol=1e-13)
     with pytest.raises(RuntimeError, match="leave create_graph=True out"):
         torch.autograd.grad(lazy(X, y), [*lazy.parameters()], create_graph=True)
-
-
-@pytest.mark.parametrize("columns", [False, True])
-def test_rows_are_differentiable_twice(columns):
-    W = torch.randn(7, 3, dtype=torch.float64)
-    W = (W.t().contiguous().t() if columns else W).requires_grad_()
-    rows = torch.tensor([5, 0, 3])
-    assert torch.equal(take_rows(W, rows), W[rows])
-    assert torch.autograd.gradcheck(lambda matrix: take_rows(matrix, rows), [W])
-    assert torch.autograd.gradgradcheck(lambda matrix: take_rows(matrix, rows).square(), [W])
 
 
 @pytest.mark.parametrize("name", nightly_but(["subcenter-arcface"], ["adaptive", "subcenter-arcface"]))

@@ -1,8 +1,6 @@
 """Which devices the CUDA part serves, and the error of a launch that fails."""
 
 import contextlib
-import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -84,36 +82,6 @@ def test_a_launch_goes_to_the_device_of_its_tensors(emulated, monkeypatch):
     with pytest.raises(RuntimeError, match="CUDA device 7 could not be made current"):
         emulated.set_cuda_device(7)
     emulated.set_cuda_device(0)
-
-
-def test_python_runs_while_a_kernel_is_launched(emulated):
-    """A launch does not hold the GIL, for each of the two ways in which C++ functions are bound."""
-    rows, D = 20_000, 64
-    P, U, inverse_norm = torch.ones(rows, D), torch.empty(rows, D), torch.empty(rows)
-    S, bias, lse = torch.zeros(64, 4096), torch.zeros(4096), torch.empty(2, 64)
-    labels = torch.zeros(4096, dtype=torch.int64)
-    chunk = emulated.AnchorChunk_f32(
-        S=S.data_ptr(), rows=64, B=4096, row_max=True, alpha=1.0, drop_above=0,
-        labels_each=1, label_weights=0, positive_bias=bias.data_ptr(),
-        negative_bias=bias.data_ptr(), anchor_bias=0, upstream_positive=0, upstream_negative=0,
-        upstream_positive_stride=0, upstream_negative_stride=0, lse_positive=lse[0].data_ptr(),
-        lse_negative=lse[1].data_ptr(), dpositive_bias=0, dnegative_bias=0,
-    )  # fmt: skip
-    calls = {
-        "define": lambda: emulated.normalize_rows_cuda_f32_f32(
-            P.data_ptr(), U.data_ptr(), inverse_norm.data_ptr(), rows, D, 0
-        ),
-        "define_epilogue": lambda: emulated.anchor_lse_labels_cuda_f32(
-            chunk, labels=labels.data_ptr(), first_label=0, partials=0, parts=1, stream=0
-        ),
-    }
-    for way, call in calls.items():
-        thread, seen = threading.Thread(target=call), 0
-        thread.start()
-        while thread.is_alive():
-            seen += 1
-            time.sleep(0.001)
-        assert seen > 3, way
 
 
 def test_launch_errors_name_the_kernel(native):

@@ -70,13 +70,10 @@ def no_tools(tmp_path):
 
 
 @pytest.mark.usefixtures("needs_build_tools")
-@pytest.mark.parametrize("missing", [pytest.param("compiler", marks=pytest.mark.nightly), "all tools"])
-def test_wheel_without_a_compiler_runs_on_eager(tree, tmp_path, missing):
-    changes = {"CXX": "/bin/false", "CUDACXX": "/bin/false"} if missing == "compiler" else no_tools(tmp_path)
+def test_wheel_without_a_compiler_runs_on_eager(tree, tmp_path):
     wheels, site = tmp_path / "wheels", tmp_path / "site"
-    result = run(
-        "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", wheels, tree, cwd=tmp_path, **changes
-    )
+    options = ("-q", "--no-build-isolation", "--no-deps", "-w", wheels)
+    result = run("-m", "pip", "wheel", *options, tree, cwd=tmp_path, **no_tools(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     (wheel,) = wheels.glob("*.whl")
     with zipfile.ZipFile(wheel) as content:

@@ -3,12 +3,13 @@
 import copy
 import pickle
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from robustdml_ops import losses, optim
+from robustdml_ops import losses, ops, optim
 from tests.every_call import LOSSES
 
 STEPS = 6
@@ -110,6 +111,21 @@ def test_backward_in_another_thread(name):
     expected = torch.autograd.grad(loss, leaves, retain_graph=True)
     (found,) = in_threads(lambda: torch.autograd.grad(loss, leaves))
     same(found, expected)
+
+
+def test_python_runs_while_the_native_module_computes():
+    """Neither of the two ways in which C++ functions are bound holds the GIL."""
+    values, X, P, y = torch.rand(400, 4096), torch.randn(256, 64), torch.randn(100_000, 64), torch.arange(256)
+    for call in (
+        lambda: ops.otsu_threshold(values, backend="native"),
+        lambda: ops.class_lse(X, P, y, backend="native"),
+    ):
+        thread, seen = threading.Thread(target=call), 0
+        thread.start()
+        while thread.is_alive():
+            seen += 1
+            time.sleep(0.001)
+        assert seen > 3
 
 
 def pickled(module):

@@ -39,14 +39,6 @@ def test_empty_sets_are_exactly_zero_with_zero_gradient():
     assert_same(z.grad[1, 0], torch.tensor(1.0).sigmoid(), 1e-6)
 
 
-def test_no_candidates_at_all():
-    z = torch.zeros(3, 0, requires_grad=True)
-    terms = log_one_plus_sum_exp(z, torch.zeros(3, 0, dtype=torch.bool))
-    assert terms.tolist() == [0, 0, 0]
-    terms.sum().backward()
-    assert z.grad.shape == (3, 0)
-
-
 @pytest.mark.parametrize("exponent", [-700.0, -80.0, -1.0, 0.0, 1.0, 30.0, 88.0, 1000.0, 1e6])
 def test_log_sum_exp_of_one_term_is_softplus(exponent):
     z = torch.tensor([[exponent]], dtype=torch.float64, requires_grad=True)
@@ -56,14 +48,6 @@ def test_log_sum_exp_of_one_term_is_softplus(exponent):
     torch.testing.assert_close(term.item(), expected, rtol=1e-14, atol=0)
     term.backward()
     assert_same(z.grad.item(), torch.tensor(exponent, dtype=torch.float64).sigmoid().item())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_dtype_is_kept(dtype):
-    z = torch.tensor([[1.0, 40.0, -3.0]], dtype=dtype)
-    term = log_one_plus_sum_exp(z, torch.tensor([[True, True, False]]))
-    assert term.dtype == dtype
-    assert_same(term.item(), 40.0, torch.finfo(dtype).eps)
 
 
 def test_shift_is_transparent_to_the_gradient():

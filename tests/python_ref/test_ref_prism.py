@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ref_cases import assert_same, few, leaves
+from ref_cases import assert_same, few
 from torch.nn.functional import normalize
 
 from python_ref.prism import (
@@ -20,7 +20,7 @@ from python_ref.prism import (
     top_r_threshold,
     vmf_similarity,
 )
-from python_ref.prism_losses import memory_contrastive_loss, soft_triple_loss
+from python_ref.prism_losses import memory_contrastive_loss
 
 
 class Case:
@@ -50,14 +50,9 @@ def cosine(a, b):
     return float(normalize(a, dim=0) @ normalize(b, dim=0))
 
 
-def test_average_similarity_by_hand():
-    # Bank: class 0 has (1, 0) and (0, 1); class 1 has (0.6, 0.8), not normalised; class 2 nothing.
-    V = torch.tensor([[1.0, 0.0], [0.0, 1.0], [3.0, 4.0]], dtype=torch.float64)
-    labels = torch.tensor([0, 0, 1])
-    X = torch.tensor([[2.0, 0.0], [0.0, 5.0], [1.0, 0.0]], dtype=torch.float64)
-    T = average_similarity(X, V, labels, 3)
-    assert T[:, 2].tolist() == [-math.inf] * 3
-    assert_same(T[:, :2], torch.tensor([[0.5, 0.6], [0.5, 0.8], [0.5, 0.6]], dtype=torch.float64))
+def test_a_class_that_is_not_in_the_bank():
+    none = -math.inf
+    T = torch.tensor([[0.5, 0.6, none], [0.5, 0.8, none], [0.5, 0.6, none]], dtype=torch.float64)
     log_p = log_p_clean(T, torch.tensor([0, 1, 2]))
     expected = [-math.log(1 + math.exp(0.1)), -math.log(1 + math.exp(-0.3)), 0.0]
     assert_same(log_p, torch.tensor(expected, dtype=torch.float64))
@@ -189,28 +184,6 @@ def test_memory_contrastive_loss_is_its_pairs(case, margin, variant):
         expected = sum((1 - s if s < 1 - 1e-5 else 0) if same else (s if s > margin else 0) for s, same in pairs) / B
     loss = memory_contrastive_loss(case.X, case.y, case.V, case.y_V, margin, variant)
     assert_same(loss.item(), float(expected))
-
-
-def test_soft_triple_by_hand():
-    # One centre per class is a softmax with a margin; two centres are weighted by e^(s/γ).
-    X = torch.tensor([[0.6, 0.8]], dtype=torch.float64)
-    centers = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [-2.0, 0.0]]], dtype=torch.float64)
-    w = math.exp(0.6 / 0.5), math.exp(0.8 / 0.5)
-    own = (w[0] * 0.6 + w[1] * 0.8) / (w[0] + w[1])
-    expected = math.log(1 + math.exp(3 * (-0.6 - (own - 0.2))))
-    loss = soft_triple_loss(X, torch.tensor([0]), centers, scale=3.0, gamma=0.5, margin=0.2)
-    assert_same(loss.item(), expected)
-    assert_same(soft_triple_loss(X, torch.tensor([0]), centers, 3.0, 0.5, 0.2, reduction="none"), loss[None])
-
-
-def test_losses_of_an_empty_batch_are_connected_zeros():
-    X, P = leaves(torch.zeros(0, 2), torch.ones(3, 2, 2))
-    y = torch.zeros(0, dtype=torch.int64)
-    total = soft_triple_loss(X, y, P) + memory_contrastive_loss(X, y, torch.ones(4, 2), torch.arange(4))
-    total.backward()
-    assert total == 0
-    assert X.grad.shape == (0, 2)
-    assert not P.grad.any()
 
 
 def test_memory_contrastive_loss_of_a_filtered_batch_by_hand():

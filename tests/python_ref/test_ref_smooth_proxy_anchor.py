@@ -6,7 +6,6 @@ from hypothesis import given
 from ref_cases import Case, assert_same, cases, few, leaves
 
 from python_ref import (
-    confidence_head,
     cosine_similarity,
     smooth_proxy_anchor_loss,
     smooth_similarity_gradient,
@@ -70,15 +69,3 @@ def test_nan_confidence_is_not_silent():
     case = Case(B=3, C=2, D=2, seed=5, zero_weights=False)
     case.c[1, 1] = math.nan
     assert smooth_proxy_anchor_loss(case.X, case.P, case.c).isnan()
-
-
-def test_confidence_head_by_hand():
-    features = torch.tensor([[1.0, -2.0], [0.5, 3.0]], dtype=torch.float64)
-    hidden_weight = torch.tensor([[1.0, 1.0], [2.0, 0.0], [0.0, -1.0]], dtype=torch.float64)
-    hidden_bias = torch.tensor([0.5, -1.0, 0.25], dtype=torch.float64)
-    weight = torch.tensor([[1.0, -1.0, 0.5], [0.0, 2.0, -0.3]], dtype=torch.float64)
-    bias = torch.tensor([0.1, -0.2], dtype=torch.float64)
-    # Hidden before the ReLU: (-0.5, 1, 2.25) and (4, 0, -2.75).
-    logits = [[-1 + 1.125 + 0.1, 2 - 0.675 - 0.2], [4 + 0.1, -0.2]]
-    expected = torch.tensor([[1 / (1 + math.exp(-z)) for z in row] for row in logits], dtype=torch.float64)
-    assert_same(confidence_head(features, hidden_weight, hidden_bias, weight, bias), expected)
