@@ -25,76 +25,50 @@ def bound(kind=ProxyAnchorLoss, rule=ProxyAdamW, **settings):
     return loss, rule(loss, **settings), next(loss.parameters())
 
 
-def test_step_needs_a_backward():
-    loss, optimizer, _ = bound()
-    with pytest.raises(RuntimeError, match=r"without an update.*once after each loss\.backward\(\)"):
-        optimizer.step()
-    value = loss(*batch())
-    with pytest.raises(RuntimeError, match=r"before backward.*abandon\(\)"):
-        optimizer.step()
-    with pytest.raises(RuntimeError, match=r"give up a batch that failed with abandon\(\)"):
-        loss(*batch())
-    optimizer.abandon()
-    value = loss(*batch())
-    value.backward()
-    optimizer.step()
-    with pytest.raises(RuntimeError, match=r"without an update"):
-        optimizer.step()
-
-
-def test_frozen_proxies_are_told():
-    loss, optimizer, P = bound()
-    P.requires_grad_(False)
-    loss(*batch()).backward()
-    with pytest.raises(RuntimeError, match=r"frozen \(requires_grad=False\).*Leave out step\(\)"):
-        optimizer.step()
+@pytest.mark.parametrize(
+    ("kind", "steps", "sentence"),
+    [
+        (ProxyAnchorLoss, "step", r"without an update.*once after each loss\.backward\(\)"),
+        (ProxyAnchorLoss, "loss step", r"before backward.*abandon\(\)"),
+        (ProxyAnchorLoss, "loss loss", r"give up a batch that failed with abandon\(\)"),
+        (ProxyAnchorLoss, "loss backward step step", "without an update"),
+        (ProxyAnchorLoss, "freeze loss backward step", r"frozen \(requires_grad=False\).*Leave out step\(\)"),
+        (ProxyAnchorLoss, "loss backward loss", r"updated since the last step\(\).*larger batch"),
+        (NormalizedSoftmaxLoss, "loss backward loss backward", r"updated since the last step\(\).*larger batch"),
+        (ProxyAnchorLoss, "loss backward step backward", "second backward"),
+        (NormalizedSoftmaxLoss, "loss backward step backward", "call backward once"),
+        (NormalizedSoftmaxLoss, "loss change backward", "updated since this loss was computed"),
+    ],
+)
+def test_wrong_orders_are_refused_and_change_nothing(kind, steps, sentence):
+    loss, optimizer, P = bound(kind)
+    values = []
+    actions = {
+        "loss": lambda: values.append(loss(*batch())),
+        "backward": lambda: values[-1].backward(retain_graph=True),
+        "step": optimizer.step,
+        "freeze": lambda: P.requires_grad_(False),
+        "change": lambda: P.detach().mul_(2),
+    }
+    *before, last = steps.split()
+    for name in before:
+        actions[name]()
+    kept = P.detach().clone()
+    with pytest.raises(RuntimeError, match=sentence):
+        actions[last]()
+    assert torch.equal(P, kept)
+    # The way out.
     P.requires_grad_(True)
-    loss(*batch()).backward()
-    optimizer.step()
+    optimizer.abandon()
+    for name in ("loss", "backward", "step"):
+        actions[name]()
+    assert not torch.equal(P, kept)
 
 
 @pytest.mark.parametrize("setting", ["foreach", "fused", "amsgrad", "maximize"])
 def test_settings_of_torch_are_refused_by_name(setting):
     with pytest.raises(TypeError, match=f"ProxyAdamW has no {setting}: .* Leave the argument out"):
         bound(**{setting: True})
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradients_are_not_accumulated(kind):
-    loss, optimizer, P = bound(kind)
-    loss(*batch()).backward()
-    before = P.detach().clone()
-    with pytest.raises(RuntimeError, match=r"updated since the last step\(\).*larger batch"):
-        loss(*batch()).backward()
-    assert torch.equal(P, before)
-    optimizer.step()
-    loss(*batch()).backward()
-    assert not torch.equal(P, before)
-
-
-@pytest.mark.parametrize(
-    ("kind", "sentence"), [(ProxyAnchorLoss, "second backward"), (NormalizedSoftmaxLoss, "call backward once")]
-)
-def test_a_graph_has_one_backward(kind, sentence):
-    loss, optimizer, P = bound(kind)
-    value = loss(*batch())
-    value.backward(retain_graph=True)
-    optimizer.step()
-    before = P.detach().clone()
-    with pytest.raises(RuntimeError, match=sentence):
-        value.backward()
-    assert torch.equal(P, before)
-
-
-def test_backward_comes_before_the_next_change():
-    loss, _, P = bound(NormalizedSoftmaxLoss)
-    value = loss(*batch())
-    with torch.no_grad():
-        P.mul_(2)
-    before = P.detach().clone()
-    with pytest.raises(RuntimeError, match=r"updated since this loss was computed"):
-        value.backward()
-    assert torch.equal(P, before)
 
 
 def test_two_losses_over_one_parameter():
