@@ -1,16 +1,13 @@
 """Names that strangers chose, in every page: shown as text, by the parser of Python's library and by a real browser."""
 
 import csv
-import io
-import os
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
 
+from app.tests.browser import needs_browser
 from robustdml.audit_report.findings import Finding, read_findings, write_findings
 from robustdml.cli import main
 from robustdml.reports.html import policy
@@ -29,9 +26,6 @@ NAMES = (
     "=cmd|' /C calc'!A0",
 )
 FILE = "<b class=stranger>$&'\"|`{x}"  # A name that a disk takes.
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-
-
 VOID = ("br", "col", "img", "input", "link", "meta", "wbr")  # Elements without an end
 
 
@@ -148,32 +142,20 @@ def test_the_rule_lets_the_page_s_own_script_run_and_no_other():
     assert re.search(r"script-src 'sha256-[A-Za-z0-9+/=]{44}'", policy("a()"))
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
-def test_in_a_real_browser(audited, tmp_path):
-    out, _ = audited
-    check_rendered(rendered(out / "audit.html", tmp_path), "Labels of ")
+@needs_browser
+def test_in_a_real_browser(chromium, audited, tmp_path):
+    page = audited[0] / "audit.html"
+    check_rendered(chromium, page, "Labels of ")
     # The page's own script has run, under the rule that no other may.
-    dom = rendered(out / "audit.html", tmp_path)
-    cards = [attributes for tag, attributes in Elements(dom).found if str(attributes.get("class")).startswith("card")]
-    assert len(cards) > 5
+    assert len(chromium.find(".card")) > 5
     # The rule holds by itself, too: a script that got into a page does not run.
-    broken = tmp_path / "broken.html"
-    text = (out / "audit.html").read_text()
     hole = "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\">"
-    broken.write_text(text.replace("</body>", f"{hole}</body>"))
-    assert "taken" not in re.search(r"<title>([^<]*)", rendered(broken, tmp_path))[1]
+    broken = tmp_path / "broken.html"
+    broken.write_text(page.read_text().replace("</body>", f"{hole}</body>"))
+    check_rendered(chromium, broken, "Labels of ")
 
 
-def check_rendered(dom, title):
-    assert not any(attributes.get("class") == "stranger" for _, attributes in Elements(dom).found)
-    assert re.search(r"<title>([^<]*)", dom)[1].startswith(title)
-
-
-def rendered(path, folder) -> str:
-    """The elements of a page after its scripts have run."""
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=2000", "--dump-dom"]
-    profile = f"--user-data-dir={folder / 'profile'}"
-    call = [BROWSER, *options, profile, path.absolute().as_uri()]
-    done = subprocess.run(call, capture_output=True, timeout=120, env=os.environ | {"HOME": str(folder)})
-    assert done.returncode == 0, done.stderr[-2000:]
-    return io.TextIOWrapper(io.BytesIO(done.stdout), encoding="utf-8", errors="replace").read()
+def check_rendered(chromium, page, title):
+    chromium.open(page)
+    assert chromium.find(".stranger") == []
+    assert chromium.run("return document.title").startswith(title)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from app.tests.test_hostile_pages import BROWSER, NAMES, check_page, check_rendered, rendered, shown
+from app.tests.browser import needs_browser
+from app.tests.test_hostile_pages import NAMES, check_page, check_rendered, shown
 from experiments.comparison.section import markdown, page
 from experiments.comparison.tables import sections as sections_of_data
 from experiments.large.page import LargeOutcome
@@ -33,8 +34,8 @@ def test_the_page_of_the_large_demo(name):
     assert name in check_page(render_large(LargeOutcome(name, figures, results, "machine"))).text
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
-def test_in_a_real_browser(tmp_path):
+@needs_browser
+def test_in_a_real_browser(chromium, tmp_path):
     suite = make_suite({data: {"none": {"robust": 0.6, "proxy-anchor": 0.5}} for data in NAMES[:6]})
     (tmp_path / "compare.html").write_text(page(sections(suite), NAMES[0]))
-    check_rendered(rendered(tmp_path / "compare.html", tmp_path), "robustdml_ops: ")
+    check_rendered(chromium, tmp_path / "compare.html", "robustdml_ops: ")
