@@ -55,13 +55,6 @@ def test_probabilities_mean_what_they_say_where_classes_overlap():
     assert np.mean(errors) < 0.07
 
 
-def test_right_labels_are_left_alone():
-    X, truth = made_up(12, 40)
-    auditor = LabelAuditor().fit(X, truth)
-    assert auditor.issues_.mean() <= 0.01
-    assert auditor.wrong_share_[0] < 0.01
-
-
 def test_a_class_of_many_samples_is_no_more_in_doubt_than_one_of_few():
     """Sizes from 3 to 200: a small class must not take a whole large one for its own under another name."""
     random = np.random.default_rng(0)
@@ -86,13 +79,17 @@ def test_no_class_counts_more_under_another_name_than_under_its_own():
     assert (weights[:2] == posterior[:2]).all()
 
 
-@pytest.mark.parametrize("spread", [1.0, 2.0])
-def test_right_labels_of_classes_that_overlap_are_not_called_wrong(spread):
-    """Nobody can tell these classes apart for sure, and the labels say nothing of wrong ones."""
-    X, truth = made_up(8, 60, width=6, spread=spread)
+@pytest.mark.parametrize(
+    ("shape", "spread", "called", "share"),
+    [((12, 40, 24), 0.7, 0.01, 0.01), ((8, 60, 6), 1.0, 0.02, 0.02), ((8, 60, 6), 2.0, 0.02, 0.08)],
+)
+def test_right_labels_are_not_called_wrong(shape, spread, called, share):
+    """Also where classes overlap: nobody can tell them apart for sure, and the labels say nothing of wrong ones."""
+    X, truth = made_up(*shape, spread=spread)
     auditor = LabelAuditor().fit(X, truth)
-    assert np.isin(auditor.verdicts_, ("wrong", NO_CLASS)).mean() <= 0.02
-    assert auditor.wrong_share_[1] <= 0.02 * spread**2
+    assert np.isin(auditor.verdicts_, ("wrong", NO_CLASS)).mean() <= called
+    # Of classes that are apart the estimate itself, of others the lower end of its interval.
+    assert auditor.wrong_share_[0 if spread < 1 else 1] <= share
 
 
 def test_small_classes_do_not_look_right_whatever_their_labels_are():

@@ -11,6 +11,7 @@ import torch
 from app.tests.conftest import refused
 from robustdml.cache import cache_folder, write_whole
 from robustdml.cli import main
+from robustdml.errors import UsageError
 from tests.subprocesses import files_of_at_most
 
 
@@ -43,6 +44,10 @@ def test_folder_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_folder() == tmp_path / ".cache" / "robustdml_ops"
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # As for a user without a name.
+    with pytest.raises(UsageError, match=r"no folder for the cache .*: name one in ROBUSTDML_CACHE"):
+        cache_folder()
 
 
 def test_readers_never_see_half_a_file(tmp_path):

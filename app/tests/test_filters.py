@@ -132,14 +132,6 @@ def test_robust_is_told_no_noise_rate_and_finds_it(clusters):
     assert last["filter_precision"] > 0.9
 
 
-def test_a_run_from_before_there_were_trials_of_filters_is_of_the_same_settings():
-    for method, told in (("contrastive", []), ("robust", ["filter.on_trial: False then, True now"])):
-        config = TrainingConfig(method=method)
-        stored = config.as_dict()
-        del stored["filter"]["on_trial"]
-        assert config.differences(stored) == told
-
-
 def test_noise_rate(noisy):
     assert FAST.assumed_noise_rate(noisy.noise_rate) == 0.3
     kept = [

@@ -140,14 +140,6 @@ def test_a_damaged_file_of_the_cache_is_told(tmp_path, content):
             read_array(path, mode)
 
 
-def test_no_home_and_no_folder_for_the_cache(monkeypatch):
-    for name in ("ROBUSTDML_CACHE", "XDG_CACHE_HOME", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # As for a user without a name.
-    with pytest.raises(UsageError, match=r"no folder for the cache .*: name one in ROBUSTDML_CACHE"):
-        cache.cache_folder()
-
-
 def test_a_run_killed_between_checkpoint_and_history_has_its_whole_history(clusters_file, tmp_path):
     out = tmp_path / "out"
     command = [*next(commands(clusters_file, out)), "--epochs", "2"]

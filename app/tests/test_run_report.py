@@ -1,9 +1,9 @@
-import base64
 import re
 from dataclasses import replace
 
 import pytest
 
+from app.tests.test_hostile_pages import Elements
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.filters.options import FilterOptions
@@ -12,19 +12,6 @@ from robustdml.reports.run_report import render_run
 from robustdml.train import train
 
 FAST = TrainingConfig(epochs=3, batch_size=32, embedding_size=8)
-
-
-def svg(address):
-    """The picture behind a data: address, as text."""
-    media, data = address.split(";base64,")
-    assert media == "data:image/svg+xml"
-    text = base64.b64decode(data).decode()
-    assert text.rstrip().endswith("</svg>")
-    return text
-
-
-def pictures(page):
-    return {alternative: svg(source) for source, alternative in re.findall(r'<img src="([^"]+)" alt="([^"]+)">', page)}
 
 
 @pytest.mark.parametrize(
@@ -42,8 +29,10 @@ def pictures(page):
 def test_reports_show_what_the_run_has(noisy, config, shown):
     result = train(config, noisy, device="cpu")
     page = render_run(result, noisy)
-    found = pictures(page)
-    assert len(found) == 2 + len(shown)
+    images = Elements(page).images
+    assert all(image["src"].startswith("data:image/svg+xml;base64,") for image in images)
+    found = {image["alt"] for image in images}
+    assert len(found) == len(images) == 2 + len(shown)
     assert all(any(text in alternative for alternative in found) for text in shown)
     assert f"<td>{result.summary['precision_at_1']:.3f}</td>" in page
     assert not re.search(r"https?://(?!www\.w3\.org)", page)
