@@ -7,6 +7,7 @@
 
 #include "common/bind.h"
 #include "common/cpu/product.h"
+#include "common/cpu_bfloat16.h"
 #include "rows/cpu.h"
 
 #if defined(ROBUSTDML_CUDA)
@@ -69,6 +70,9 @@ inline void bind_cuda_rows(py::module_& m) {
 #endif
 
 inline void bind_rows(py::module_& m) {
+    define(m, "multiplies_bfloat16", cpu::multiplies_bfloat16);
+    define(m, "bfloat16_products", cpu::bfloat16_products, "brgemm", "brgemm_release", "X", "V", "dS", "B",
+           "D", "rows", "S", "dX", "dV");
     bind_rows_of<float>(m, "f32");
     bind_rows_of<double>(m, "f64");
 #if defined(ROBUSTDML_CUDA)

@@ -14,6 +14,7 @@ import torch
 import robustdml_ops
 from robustdml_ops.backends import native_module, trust
 from robustdml_ops.doctor.finding import Finding
+from robustdml_ops.engine.lanes import bfloat16_product
 
 # Optional packages, and NumPy.
 _PACKAGES = ("numpy", "triton", "pytorch-metric-learning")
@@ -82,7 +83,8 @@ def native() -> Finding:
         )
     library = native_module.library
     architectures = getattr(library, "cuda_architectures", None)
-    facts = {"built": True, "cuda_architectures": architectures, "file": library.__file__}
+    half = bfloat16_product() != (0, 0)
+    facts = {"built": True, "cuda_architectures": architectures, "bfloat16": half, "file": library.__file__}
     if architectures is None:
         facts["cuda_left_out"] = library.cuda_left_out
         told = f"for the CPU alone: {library.cuda_left_out}"
@@ -92,6 +94,7 @@ def native() -> Finding:
         driver = facts["cuda_driver"]
         told += f", built by CUDA {native_module.dotted(facts['cuda_runtime'])}; "
         told += f"the driver supports CUDA {native_module.dotted(driver)}" if driver else "there is no driver"
+    told += f"; on the CPU bfloat16 is multiplied {'as it is' if half else 'in float32'}"
     way_out = None
     if torch.cuda.is_available() and (reason := native_module.unavailable(torch.device("cuda"), torch.float32)):
         told += f"; {reason}"

@@ -20,19 +20,17 @@ KB = 1 << 10
 # What a chunk brings into the cache of one core: its similarities, rows and their gradient. Measured: 256 rows are best
 # at B = 256 and at 1024, 96 to 128 at 4096 (docs/performance.md).
 _CHUNK, _LEAST, _MOST = 1280 * KB, 96, 256
+# at::native::cpublas::brgemm of bfloat16 matrices, by pairs of rows or not, and brgemm_release.
+_BRGEMM = "6brgemmEllllllbPKN3c108BFloat16ES5_Pfb", "14brgemm_releaseEb"
 # Below that a second thread brings less than it costs to wait for: rows of 64 KB are multiplied in 20 µs.
 _WORTH = 64 * KB
 
 
-def lanes_serve(proxies: Tensor, operand: torch.dtype, compute: torch.dtype, gradient: bool = True) -> bool:
-    """Whether lanes multiply such proxies: on the CPU, in a layout that BLAS reads, all in the compute type.
-
-    Proxies may be bfloat16 beside float32 where no ``gradient`` of their type is written.
-    """
-    if proxies.device.type != "cpu" or operand != compute or matrix_product(compute) == 0:
+def lanes_serve(proxies: Tensor, X: torch.dtype, compute: torch.dtype) -> bool:
+    """Whether lanes multiply such proxies: on the CPU, in a layout that BLAS reads, beside X in the compute type."""
+    if proxies.device.type != "cpu" or compute != X or matrix_product(compute) == 0:
         return False
-    widened = proxies.dtype == torch.bfloat16 and compute == torch.float32 and not gradient
-    if proxies.dtype != compute and not widened:
+    if proxies.dtype != compute and (proxies.dtype, compute) != (torch.bfloat16, torch.float32):
         return False
     rows, D = proxies.shape
     if by_columns(proxies):
@@ -46,8 +44,12 @@ def sweep_fields(similarities: Similarities, per_row: int = 0) -> dict[str, Any]
     shared = product_fields(
         similarities.X, similarities.proxies, count, similarities.normalize, per_row, similarities.together
     )
+    half = similarities.operand == torch.bfloat16 and not by_columns(similarities.proxies)
+    brgemm, release = bfloat16_product() if half and torch.backends.mkldnn.enabled else (0, 0)
     return {
         **shared,
+        "brgemm": brgemm,
+        "brgemm_release": release,
         "met": module.address(similarities.selected),
         "dX": 0 if similarities.dX is None else similarities.dX.zero_().data_ptr(),
         "dP": module.address(dP),
@@ -95,6 +97,23 @@ def matrix_product(dtype: torch.dtype) -> int:
         return 0
     address = _symbol("sgemm_" if dtype == torch.float32 else "dgemm_")
     return address if address and _multiplies(address, dtype) else 0
+
+
+@cache
+def bfloat16_product() -> tuple[int, int]:
+    """Addresses of oneDNN's product of bfloat16 matrices in PyTorch, and of its end; 0 where it or the CPU has none."""
+    brgemm, release = (_symbol(f"_ZN2at6native7cpublas{name}") for name in _BRGEMM)
+    if module.library is None or not brgemm or not release or not module.library.multiplies_bfloat16():
+        return 0, 0
+    V = torch.arange(-33.0, 33.0).view(33, 2)
+    S, dX, dV = torch.empty(64, 2), torch.empty(2, 2), torch.empty(64, 2)
+    places = [M.data_ptr() for M in (V, V, V, S, dX, dV)]
+    try:
+        module.library.bfloat16_products(brgemm, release, *places[:3], 2, 2, 33, *places[3:])
+    except RuntimeError:
+        return 0, 0
+    expected = V @ V[:2].t(), V.t() @ V, V @ V[:2]
+    return (brgemm, release) if all(map(torch.equal, (S[:33], dX, dV[:33]), expected)) else (0, 0)
 
 
 @cache

@@ -13,17 +13,24 @@ def compute_dtype(embeddings: Tensor, proxies: Tensor) -> torch.dtype:
     return torch.float64 if torch.float64 in (embeddings.dtype, proxies.dtype) else torch.float32
 
 
-def operand_dtype(compute: torch.dtype, *matrices: Tensor, autocast: bool = False) -> torch.dtype:
+def operand_dtype(compute: torch.dtype, *matrices: Tensor, autocast: bool = False, lanes: bool = False) -> torch.dtype:
     """Type of the products' operands: bfloat16 where a GPU is given half precision alone, else ``compute``.
 
     float16, too, becomes bfloat16: gradients of similarities are of size α/C, with 10⁶ classes below float16's range.
     ``autocast``: bfloat16 under autocast, too. Decided in forward, as backward runs outside autocast.
+    ``lanes``: bfloat16 on a CPU, too, whose lanes then multiply it if the processor does.
     """
     device = matrices[0].device
     half = all(m.dtype in (torch.bfloat16, torch.float16) for m in matrices)
     if autocast and device.type != "meta":  # which has no autocast
         half = half or torch.is_autocast_enabled(device.type)
-    return torch.bfloat16 if half and compute == torch.float32 and multiplies_bfloat16(device) else compute
+    can = (lanes and device.type == "cpu") or multiplies_bfloat16(device)
+    return torch.bfloat16 if half and compute == torch.float32 and can else compute
+
+
+def product_dtype(operand: torch.dtype, compute: torch.dtype, device: torch.device) -> torch.dtype:
+    """Type in which PyTorch and Triton multiply: ``compute`` on a CPU, whose lanes alone multiply bfloat16."""
+    return operand if operand == compute or multiplies_bfloat16(device) else compute
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.chunk_sizes import chunk_rows
 from robustdml_ops.engine.matrices import by_columns, gradient_buffer, new_rows, rows_at
+from robustdml_ops.engine.precision import product_dtype
 from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
 from robustdml_ops.engine.rows.backend import RowsBackend
 from robustdml_ops.engine.rows.lengths import inverse_lengths
@@ -107,6 +108,7 @@ class Similarities:
         kept: Tensor | None = None,
     ) -> None:
         (B, D), new = embeddings.shape, embeddings.new_empty
+        self.operand, operand = operand, product_dtype(operand, compute, embeddings.device)
         self.backend, self.embeddings, self.proxies, self.compute = backend, embeddings, proxies, compute
         self.names, self.together, self.per_class = names, together, per_class
         self.normalize, self.columns = normalize, backend.reads_columns(proxies)
@@ -215,7 +217,7 @@ class Similarities:
     def check_proxy_gradients(self) -> None:
         """No gradient of a short proxy is beyond its type, of all proxies at once."""
         if self.dP is not None and self.normalize:
-            check_gradient_fits(self.dP, inverse_lengths(self.proxies), self.names[1])
+            check_gradient_fits(self.dP, inverse_lengths(self.proxies.to(self.compute)), self.names[1])
 
     def gradients(self) -> tuple[Tensor | None, Tensor | None]:
         """dL/dembeddings (B, D), compute type, and dL/dproxies (C, D), type of the proxies, once all chunks are in."""

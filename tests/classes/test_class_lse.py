@@ -143,7 +143,8 @@ def test_types_and_layouts():
     torch.testing.assert_close(by_column, expected)
     half = class_lse(X.bfloat16(), P.bfloat16(), y)
     assert half.lse.dtype == torch.float32
-    torch.testing.assert_close(half, class_lse(X.bfloat16().float(), P.bfloat16().float(), y))
+    exact = class_lse(X.bfloat16().float(), P.bfloat16().float(), y)
+    torch.testing.assert_close(half, exact, rtol=4e-3, atol=4e-3)  # lanes may multiply bfloat16
 
 
 WANTS = [(True, True), (True, False), (False, True)]

@@ -55,6 +55,6 @@ def test_autocast_keeps_the_loss_in_float32_and_the_parameter_as_it_is(name):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = case.ours()
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, case.reference(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(loss, case.reference(), rtol=1e-3, atol=1e-4)
     loss.backward()
     assert case.parameter.dtype == case.parameter.grad.dtype == torch.float32

@@ -13,7 +13,9 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #if defined(_OPENMP)
@@ -22,6 +24,7 @@
 
 #include "common/cpu/product.h"
 #include "common/cpu/spread.h"
+#include "common/cpu_bfloat16.h"
 #include "common/fields.h"
 #include "math/bfloat16.h"
 #include "optim/cpu.h"
@@ -33,18 +36,20 @@ template <class T>
 struct Sweep {
     Gemm<T> gemm;
     SetThreads set_threads;
+    Brgemm brgemm;  // products of operands rounded to bfloat16, of a float sweep by rows; null: those of gemm
+    BrgemmRelease brgemm_release;
     const T* X;  // (B, D) in: unit rows of the batch
     std::int64_t B;
     std::int64_t D;
     const void* P;  // (rows, D), or more rows in: proxies or anchors, by rows or by columns
-    bool bfloat16;  // whether P is, and dP is null; else T
+    bool bfloat16;  // whether P and dP are; else T
     std::int64_t P_row_stride;
     std::int64_t P_column_stride;
     std::int64_t rows;        // that are met
     const std::int64_t* met;  // (rows,) in: which rows of P they are, distinct; null: the first ones
     bool normalize;           // whether they are scaled to length 1
     T* dX;                    // (B, D) out: dL/dX, or null
-    T* dP;                    // (rows, D) out: dL/dP, or null
+    void* dP;                 // (rows, D) out: dL/dP, or null
     std::int64_t dP_row_stride;
     std::int64_t dP_column_stride;
     std::int64_t chunk_rows;
@@ -56,6 +61,8 @@ struct Sweep {
         return std::tuple{
             field("gemm", &Sweep::gemm),
             field("set_threads", &Sweep::set_threads),
+            optional_field("brgemm", &Sweep::brgemm),
+            optional_field("brgemm_release", &Sweep::brgemm_release),
             field("X", &Sweep::X),
             field("B", &Sweep::B),
             field("D", &Sweep::D),
@@ -86,11 +93,16 @@ struct Sweep {
     Rows<const E> proxies(std::int64_t first) const {
         return {static_cast<const E*>(P) + first * P_row_stride, P_row_stride, P_column_stride};
     }
-    // Where dL/dP of a chunk goes; `own` is the room of a lane, (chunk_rows, D), that an update reads it
-    // from.
-    Rows<T> gradient(std::int64_t first, T* own) const {
-        if (update) return P_column_stride == 1 ? Rows<T>{own, D, 1} : Rows<T>{own, 1, chunk_rows};
-        return {dP + first * dP_row_stride, dP_row_stride, dP_column_stride};
+    // Rows that a lane has room for.
+    std::int64_t room() const { return brgemm ? whole_steps(chunk_rows) : chunk_rows; }
+    // Where dL/dP of a chunk goes, if its elements have type E.
+    template <class E = T>
+    Rows<E> gradient(std::int64_t first) const {
+        return {static_cast<E*>(dP) + first * dP_row_stride, dP_row_stride, dP_column_stride};
+    }
+    // Whether dL/dP of a chunk is made where it goes, and not in a lane's room.
+    bool in_place(std::int64_t count) const {
+        return !update && !bfloat16 && (!brgemm || count == whole_steps(count));
     }
 };
 
@@ -122,13 +134,19 @@ struct Similar {
 template <class T>
 struct LaneMemory {
     Buffer<T> S, inverse_norm, P, U, dP;
+    std::optional<ChunkFactors> factors;  // of products in bfloat16
 
     explicit LaneMemory(const Sweep<T>& sweep)
-        : S(sweep.chunk_rows * sweep.B),
+        : S(sweep.room() * sweep.B),
           inverse_norm(sweep.chunk_rows),
-          P(sweep.met || sweep.bfloat16 ? sweep.chunk_rows * sweep.D : 0),
-          dP(sweep.update ? sweep.chunk_rows * sweep.D : 0) {}
+          P(sweep.met || sweep.bfloat16 ? sweep.chunk_rows * sweep.D : 0) {
+        if (sweep.brgemm)
+            factors.emplace(sweep.brgemm, sweep.brgemm_release, sweep.chunk_rows, sweep.B, sweep.D);
+    }
 };
+
+// What all lanes read beside the sweep: the batch in bfloat16, where products are.
+using SharedFactors = std::optional<BatchFactors>;
 
 // Rows of a chunk as the products take them.
 template <class T>
@@ -182,41 +200,88 @@ Rows<const T> unit_rows(const Sweep<T>& sweep, LaneMemory<T>& lane, const Rows<c
     return {U.data, U.row_stride, U.column_stride};
 }
 
+// S = V X^T.
 template <class T>
-ChunkRows<T> similarities(const Sweep<T>& sweep, LaneMemory<T>& lane, std::int64_t first, std::int64_t count,
-                          std::atomic<bool>& out_of_reach) {
-    const Rows<const T> P = rows_met(sweep, lane.P.get(), first, count), X{sweep.X, sweep.D, 1};
-    const Rows<T> S{lane.S.get(), sweep.B, 1};
-    multiply(sweep.gemm, P, transposed(X), S, count, sweep.B, sweep.D, false);
+void multiply_batch(const Sweep<T>& sweep, const SharedFactors& shared, LaneMemory<T>& lane,
+                    const Rows<const T>& V, std::int64_t count) {
+    if constexpr (std::is_same_v<T, float>)
+        if (shared) return lane.factors->similarities(*shared, V, count, lane.S.get());
+    const Rows<const T> X{sweep.X, sweep.D, 1};
+    multiply(sweep.gemm, V, transposed(X), {lane.S.get(), sweep.B, 1}, count, sweep.B, sweep.D, false);
+}
+
+template <class T>
+ChunkRows<T> similarities(const Sweep<T>& sweep, const SharedFactors& shared, LaneMemory<T>& lane,
+                          std::int64_t first, std::int64_t count, std::atomic<bool>& out_of_reach) {
+    const Rows<const T> P = rows_met(sweep, lane.P.get(), first, count);
+    multiply_batch(sweep, shared, lane, P, count);
     // Norms come after the product: it brings the rows into the cache at no cost in time.
     if (!sweep.normalize || inverse_norms(P, lane.inverse_norm.get(), count, sweep.D, 1))
         return {P, sweep.normalize};
     out_of_reach = true;
     const Rows<const T> V = unit_rows(sweep, lane, P, count);
-    multiply(sweep.gemm, V, transposed(X), S, count, sweep.B, sweep.D, false);
+    multiply_batch(sweep, shared, lane, V, count);
     return {V, false};
+}
+
+// dX = dS^T V, plus dX where `add`.
+template <class T>
+void multiply_into_batch(const Sweep<T>& sweep, LaneMemory<T>& lane, const Rows<const T>& V,
+                         std::int64_t count, T* dX, bool add) {
+    if constexpr (std::is_same_v<T, float>)
+        if (lane.factors) return lane.factors->batch_gradient(V, lane.S.get(), count, dX, add);
+    const Rows<const T> dS{lane.S.get(), sweep.B, 1};
+    multiply(sweep.gemm, transposed(dS), V, {dX, sweep.D, 1}, sweep.B, sweep.D, count, add);
+}
+
+// dV = dS X.
+template <class T>
+void multiply_into_rows(const Sweep<T>& sweep, const SharedFactors& shared, LaneMemory<T>& lane,
+                        std::int64_t count, const Rows<T>& dV) {
+    if constexpr (std::is_same_v<T, float>)
+        if (shared) return lane.factors->rows_gradient(*shared, lane.S.get(), count, dV.data, dV.row_stride);
+    const Rows<const T> dS{lane.S.get(), sweep.B, 1}, X{sweep.X, sweep.D, 1};
+    multiply(sweep.gemm, dS, X, dV, count, sweep.D, sweep.B, false);
+}
+
+// `to` = convert(`from`) for `count` rows, which lie alike.
+template <class T, class E, class Convert>
+void store_rows(const Rows<T>& from, const Rows<E>& to, std::int64_t count, std::int64_t D, Convert convert) {
+    if (from.by_columns())
+        for (std::int64_t d = 0; d < D; ++d)
+            std::transform(from.column(d), from.column(d) + count, to.column(d), convert);
+    else
+        for (std::int64_t i = 0; i < count; ++i)
+            std::transform(from.row(i), from.row(i) + D, to.row(i), convert);
 }
 
 // dL/dS of a chunk into the gradients that are wanted. `first_of_block`: dX has no values yet. An update of
 // the rows comes last, when nobody reads them any more.
 template <class T>
-void gradients(const Sweep<T>& sweep, const LaneMemory<T>& lane, const ChunkRows<T>& rows, std::int64_t first,
-               std::int64_t count, T* dX, bool first_of_block) {
-    const Rows<const T> dS{lane.S.get(), sweep.B, 1}, X{sweep.X, sweep.D, 1};
-    if (dX)
-        multiply(sweep.gemm, transposed(dS), rows.V, {dX, sweep.D, 1}, sweep.B, sweep.D, count,
-                 !first_of_block);
+void gradients(const Sweep<T>& sweep, const SharedFactors& shared, LaneMemory<T>& lane,
+               const ChunkRows<T>& rows, std::int64_t first, std::int64_t count, T* dX, bool first_of_block) {
+    if (dX) multiply_into_batch(sweep, lane, rows.V, count, dX, !first_of_block);
     if (!sweep.dP && !sweep.update) return;
-    const Rows<T> dP = sweep.gradient(first, lane.dP.get());
-    multiply(sweep.gemm, dS, X, dP, count, sweep.D, sweep.B, false);
+    const bool in_place = sweep.in_place(count);
+    if (!in_place && !lane.dP.get()) lane.dP = Buffer<T>(sweep.room() * sweep.D);
+    const Rows<T> own = sweep.P_column_stride == 1 ? Rows<T>{lane.dP.get(), sweep.D, 1}
+                                                   : Rows<T>{lane.dP.get(), 1, sweep.chunk_rows};
+    const Rows<T> dP = in_place ? sweep.gradient(first) : own;
+    multiply_into_rows(sweep, shared, lane, count, dP);
     if (sweep.normalize && rows.as_they_are)
         project_rows(dP, rows.V, lane.inverse_norm.get(), count, sweep.D, 1);
     else if (sweep.normalize)
         normalize_rows_backward(dP, rows.V, lane.inverse_norm.get(), count, sweep.D, 1);
-    if (!sweep.update) return;
-    const Rows<const T> G{dP.data, dP.row_stride, dP.column_stride};
-    sweep.update->skipped[first / sweep.chunk_rows] =
-        !update_rows(*sweep.update, G, sweep.proxies(0), first, sweep.met, count, sweep.D);
+    if (sweep.update) {
+        const Rows<const T> G{dP.data, dP.row_stride, dP.column_stride};
+        sweep.update->skipped[first / sweep.chunk_rows] =
+            !update_rows(*sweep.update, G, sweep.proxies(0), first, sweep.met, count, sweep.D);
+    } else if (sweep.bfloat16) {
+        store_rows(dP, sweep.template gradient<std::uint16_t>(first), count, sweep.D,
+                   [](T value) { return to_bfloat16(float(value)); });
+    } else if (!in_place) {
+        store_rows(dP, sweep.gradient(first), count, sweep.D, [](T value) { return value; });
+    }
 }
 
 // total = parts[0] + parts[1] + ..., `count` of them, in this order.
@@ -278,6 +343,9 @@ bool sweep_lanes(const Sweep<T>& sweep, Epilogue epilogue) {
     const Buffer<T> parts(sweep.dX && blocks > 1 ? blocks * size : 0);
     std::vector<LaneMemory<T>> memory;
     for (int lane = 0; lane < sweep.lanes(); ++lane) memory.emplace_back(sweep);
+    SharedFactors shared;
+    if constexpr (std::is_same_v<T, float>)
+        if (sweep.brgemm) shared.emplace(sweep.X, sweep.B, sweep.D, sweep.dP || sweep.update);
     std::atomic<bool> out_of_reach{false};
     in_lanes(blocks, sweep.lanes(), sweep.set_threads, [&](int lane, std::int64_t block) {
         LaneMemory<T>& own = memory[lane];
@@ -286,11 +354,12 @@ bool sweep_lanes(const Sweep<T>& sweep, Epilogue epilogue) {
         for (std::int64_t chunk = begin; chunk < end; ++chunk) {
             const std::int64_t first = chunk * sweep.chunk_rows;
             const std::int64_t count = std::min(sweep.chunk_rows, sweep.rows - first);
-            const ChunkRows<T> rows = similarities(sweep, own, first, count, out_of_reach);
+            const ChunkRows<T> rows = similarities(sweep, shared, own, first, count, out_of_reach);
             const T* scale = rows.as_they_are ? own.inverse_norm.get() : nullptr;
             epilogue(Similar<T>{lane, block, first, count, own.S.get(), scale, own.inverse_norm.get()});
-            gradients(sweep, own, rows, first, count, dX, chunk == begin);
+            gradients(sweep, shared, own, rows, first, count, dX, chunk == begin);
         }
+        if (own.factors) own.factors->release();
     });
     if (parts.get()) add_parts(parts.get(), blocks, size, sweep.dX, sweep.threads);
     return out_of_reach;

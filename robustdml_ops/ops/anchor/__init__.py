@@ -196,7 +196,7 @@ def _apply(
     want: list[bool],
     update: ProxyUpdate | None = None,
 ) -> Outputs:
-    operand = operand_dtype(compute_dtype(*inputs[:2]), inputs[0], autocast=True)
+    operand = operand_dtype(compute_dtype(*inputs[:2]), inputs[0], autocast=True, lanes=True)
     of_sets: tuple[Any, ...] = (sets,)
     if not in_eager_mode(inputs[0]):
         numbers = (float(sets.elsewhere), 0.0) if isinstance(sets, LabelSets) else (sets.beta, sets.threshold)

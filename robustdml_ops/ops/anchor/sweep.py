@@ -63,8 +63,7 @@ def anchor_sweep(
             return result
         similarities.want_gradients(want.embeddings, want.proxies, update)
         in_place = isinstance(problem.sets, LabelSets) or problem.sets.in_place(compute)
-        kept = want.proxies and update is None
-        if isinstance(backend, NativeAnchor) and in_place and lanes_serve(proxies, operand, compute, kept):
+        if isinstance(backend, NativeAnchor) and in_place and lanes_serve(proxies, similarities.X.dtype, compute):
             _sweep_by_lanes(similarities, problem, upstream, result)
         else:
             _sweep_by_chunks(similarities, problem, upstream, backend, result, want.gradients, lse)

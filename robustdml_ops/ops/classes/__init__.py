@@ -162,7 +162,7 @@ def class_lse(
         elsewhere=elsewhere,
         differentiable=torch.is_grad_enabled() and (embeddings.requires_grad or rows.requires_grad),
         backend=backend or "auto",
-        operand=operand_dtype(dtype, embeddings, autocast=True),
+        operand=operand_dtype(dtype, embeddings, autocast=True, lanes=True),
     )
     arguments = (embeddings, rows, *LabelSets.of(labels).in_both_orders, scale, bias, limits)
     if not settings.differentiable and in_eager_mode(embeddings):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.chunk_sizes import bytes_to_keep
 from robustdml_ops.engine.matrices import rows_at
+from robustdml_ops.engine.precision import compute_dtype, product_dtype
 from robustdml_ops.engine.rows.lengths import inverse_lengths
 from robustdml_ops.engine.similarity_chunks import Similarities, count_selected
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassUpstream
@@ -37,6 +38,7 @@ def room(
 ) -> Tensor | None:
     """Memory for E (C, B), operand type, if the backend writes it and it fits into the device's budget."""
     shape = count_selected(proxies, selected), len(embeddings)
+    operand = product_dtype(operand, compute_dtype(embeddings, proxies), embeddings.device)
     if not backend.keeps_terms or math.prod(shape) * operand.itemsize > bytes_to_keep(embeddings.device):
         return None
     return embeddings.new_empty(shape, dtype=operand)

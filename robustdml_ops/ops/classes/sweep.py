@@ -47,7 +47,7 @@ def class_sweep(
             fused = isinstance(backend, TritonClasses) and not differentiable
             if fused and fused_forward_serves(similarities.X, problem):
                 fused_forward(similarities.X, proxies, problem, sums)
-            elif isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, compute, gradient=False):
+            elif isinstance(backend, NativeClasses) and lanes_serve(proxies, similarities.X.dtype, compute):
                 _sweep_by_lanes("class_sweep", similarities, problem, sums)
             else:
                 for chunk in similarities:
@@ -88,8 +88,7 @@ def class_sweep_backward(
     with without_autocast(embeddings.device):
         similarities = _similarities(embeddings, proxies, problem, backend, operand, rows, kept)
         similarities.want_gradients(*want, update)
-        stays = want[1] and update is None
-        if isinstance(backend, NativeClasses) and lanes_serve(proxies, operand, compute, stays):
+        if isinstance(backend, NativeClasses) and lanes_serve(proxies, similarities.X.dtype, compute):
             _sweep_by_lanes("class_sweep_backward", similarities, problem, gradient)
         elif kept is not None:
             # By way of .data: autograd would refuse a second backward, which writes the labels' elements anew.

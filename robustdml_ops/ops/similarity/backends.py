@@ -60,7 +60,7 @@ class NativeSimilarity(NativeRows, SimilarityBackend):
     def fused(self, X: Tensor, P: Tensor, S: Tensor, input_precision: str) -> bool:
         compute = compute_dtype(X, P)
         by_rows = S.stride(1) == 1 and S.stride(0) >= S.shape[1]
-        if S.dtype != compute or not by_rows or not lanes_serve(P, compute, compute, gradient=False):
+        if S.dtype != compute or not by_rows or not lanes_serve(P, compute, compute):
             return False
         U = X.new_empty(X.shape, dtype=compute)
         self.normalize_rows(X, U, U.new_empty(len(U)))
