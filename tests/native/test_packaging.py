@@ -113,23 +113,18 @@ def test_a_setting_that_cannot_be_met_is_a_clear_error(tree, tmp_path, setting, 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"ROBUSTDML_CUDA": "ON"}, pytest.param({"ROBUSTDML_REQUIRE_NATIVE": "1"}, marks=pytest.mark.nightly)],
+    [
+        {"TORCH_CUDA_ARCH_LIST": "9.0"},
+        pytest.param({"ROBUSTDML_CUDA": "ON"}, marks=pytest.mark.nightly),
+        pytest.param({"ROBUSTDML_REQUIRE_NATIVE": "1"}, marks=pytest.mark.nightly),
+    ],
 )
 @pytest.mark.usefixtures("needs_build_tools")
 def test_a_required_build_that_fails_is_fatal(tree, changes):
-    compilers = {"CUDACXX": "/bin/false"} | ({} if "ROBUSTDML_CUDA" in changes else {"CXX": "/bin/false"})
+    compilers = {"CUDACXX": "/bin/false"} | ({"CXX": "/bin/false"} if "ROBUSTDML_REQUIRE_NATIVE" in changes else {})
     result = run("setup.py", "build_ext", cwd=tree, **compilers, **changes)
     assert result.returncode != 0
     assert "RuntimeError: cmake" in result.stderr
-
-
-@pytest.mark.usefixtures("needs_build_tools")
-def test_a_named_architecture_asks_for_cuda(tree, tmp_path):
-    """A typo in it ends the build, which would otherwise go on without its CUDA part."""
-    nvcc = native_builds.tool("nvcc") or pytest.skip("no nvcc on PATH")
-    result = run("setup.py", "build_ext", cwd=tree, CUDACXX=nvcc, TORCH_CUDA_ARCH_LIST="9,0")
-    assert result.returncode != 0
-    assert 'TORCH_CUDA_ARCH_LIST names 9: expected numbers, as in "9.0 10.0+PTX"' in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -140,6 +135,7 @@ def test_a_named_architecture_asks_for_cuda(tree, tmp_path):
         ("12.6", "", "80-real;90-real;90-virtual"),
         ("12.6", "8.6 9.0a+PTX", "86-real;90a-real;90a-virtual"),
         ("13.0", "8.0;12.0+PTX", "80-real;120-real;120-virtual"),
+        ("13.0", "9,0", 'TORCH_CUDA_ARCH_LIST names 9: expected numbers, as in "9.0 10.0+PTX"'),
     ],
 )
 @pytest.mark.usefixtures("needs_build_tools")
@@ -148,8 +144,8 @@ def test_architectures_that_the_compiler_knows(version, requested, architectures
     script.write_text(f'include({native_builds.ROOT}/csrc/architectures.cmake)\nmessage("${{architectures}}")\n')
     command = [native_builds.tool("cmake"), f"-DCMAKE_CUDA_COMPILER_VERSION={version}", "-P", script]
     environment = build_environment(TORCH_CUDA_ARCH_LIST=requested)
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
-    assert said.strip() == architectures
+    said = subprocess.run(command, env=environment, capture_output=True, text=True).stderr
+    assert architectures in said
 
 
 def test_source_distribution_has_what_a_build_needs(tree, tmp_path):
