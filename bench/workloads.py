@@ -162,9 +162,12 @@ class Workload:
         return target - lse
 
     def products(self, sweeps: int = 1, logits: int = 0, gradients: bool = True) -> Callable[[], None]:
-        """The floor: the products alone by chunks, ``sweeps`` times S and ``logits`` times the confidence head's."""
+        """The floor: the products alone by chunks, ``sweeps`` times S and ``logits`` times the confidence head's.
+
+        Under autocast those that PyTorch has: of bfloat16, rounded to bfloat16.
+        """
         B, C, D = self.shape.B, self.shape.C, self.shape.D
-        X, P = self.embeddings.detach(), self.proxies.detach()
+        X, P = (M.detach().bfloat16() if self.amp else M.detach() for M in (self.embeddings, self.proxies))
         rows = min(C, chunk_rows(C, B + 2 * D, self.device))
         S, dX = X.new_empty(rows, B), torch.zeros_like(X)
         hidden, weight, _ = self.factors if logits else (X, P, None)
