@@ -97,9 +97,9 @@ def write_list(photos, delimiter=",", name="list.csv", absolute=False, encoding=
     path = photos.parent / name
     with path.open("w", newline="", encoding=encoding) as file:
         writer = csv.writer(file, delimiter=delimiter)
-        writer.writerow(["sku", "path", "label"])
+        writer.writerow(["path", "label", "sku"])
         for image in sorted(photos.rglob("*.png")):
-            writer.writerow([1, image if absolute else image.relative_to(path.parent), image.parent.name])
+            writer.writerow([image if absolute else image.relative_to(path.parent), image.parent.name, 1])
     return path
 
 
