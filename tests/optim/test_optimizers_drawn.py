@@ -11,6 +11,7 @@ from robustdml_ops.losses import AdaptiveProxyAnchorLoss, NormalizedSoftmaxLoss,
 from robustdml_ops.losses.sampling import draw_classes
 from robustdml_ops.ops import class_lse
 from robustdml_ops.optim import ProxyAdamW, ProxySGD
+from tests.optim.test_optimizers import RULES
 from tests.storages import Storages
 
 B, C, D, H = 7, 45, 5, 3
@@ -21,10 +22,6 @@ LOSSES = {
     "normalized-softmax": (NormalizedSoftmaxLoss, "W", {}),
     "subcenter-arcface": (SubCenterArcFaceLoss, "W", {"sub_centers": H}),
 }
-RULES = [
-    (ProxyAdamW, torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.1, "betas": (0.8, 0.99), "eps": 1e-4}),
-    (ProxySGD, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
-]
 
 
 def build(name, dtype=torch.float64, **options):
@@ -58,7 +55,7 @@ def close(mine, exact, tolerance=1e-11):
 
 @pytest.mark.parametrize(
     ("name", "rule", "torch_rule", "settings"),
-    [*((name, *RULES[0]) for name in LOSSES), *((name, *RULES[1]) for name in ("proxy-anchor", "subcenter-arcface"))],
+    [*((name, *RULES[0]) for name in LOSSES), *((name, *RULES[-1]) for name in ("proxy-anchor", "subcenter-arcface"))],
 )
 def test_drawn_rows_take_the_step_of_torch_and_the_others_none(small_chunks, name, backend, rule, torch_rule, settings):
     """torch's optimiser steps on all rows, those that were not drawn with zeros; these are put back here."""
