@@ -33,18 +33,9 @@ def test_own_test_part_and_half_precision(tmp_path):
 
 
 def test_labels_may_number_names(tmp_path):
-    names = np.array(["wren", "auk", "owl", "crow"])
-    features = np.arange(4.0)[:, None]
-    data = load_data(
-        save(
-            tmp_path,
-            features=features,
-            labels=[3, 1, 3, 0],
-            test_features=features,
-            test_labels=[2, 2, 0, 2],
-            class_names=names,
-        )
-    )
+    arrays = dict.fromkeys(("features", "test_features"), np.arange(4.0)[:, None])
+    arrays |= {"labels": [3, 1, 3, 0], "test_labels": [2, 2, 0, 2], "class_names": ["wren", "auk", "owl", "crow"]}
+    data = load_data(save(tmp_path, **arrays))
     assert [data.train.class_names[label] for label in data.train.labels] == ["crow", "auk", "crow", "wren"]
     assert [data.test.class_names[label] for label in data.test.labels] == ["owl", "owl", "wren", "owl"]
 

@@ -182,12 +182,8 @@ def test_random_rounding_is_right_in_the_mean_and_repeats(backend):
             optimizer.step()
         return optimizer.state[loss.proxies]["exp_avg_sq"]
 
-    rounded, again, other, exact = (
-        second_moments(0),
-        second_moments(0),
-        second_moments(1),
-        second_moments(0, torch.float32),
-    )
+    rounded, again, other = map(second_moments, (0, 0, 1))
+    exact = second_moments(0, torch.float32)
     assert rounded.dtype == torch.bfloat16
     assert torch.equal(rounded, again)
     assert not torch.equal(rounded, other)

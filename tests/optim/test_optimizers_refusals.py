@@ -285,11 +285,7 @@ def test_what_is_moved_after_the_optimiser_was_made():
         (lambda: ProxyAdamW(ProxyAnchorLoss(C, D).proxies), TypeError, "pass the loss, not its parameters"),
         (lambda: ProxyAdamW(MultiSimilarityLoss()), TypeError, "losses of this package that have proxies"),
         (lambda: ProxyAdamW(ProxyAnchorLoss(C, D).half()), TypeError, r"call ProxyAnchorLoss.bfloat16\(\)"),
-        (
-            lambda: ProxyAdamW(SoftTripleLoss(C, D, regularizer_weight=0.2)),
-            ValueError,
-            "regularizer_weight of SoftTriple",
-        ),
+        (lambda: ProxyAdamW(SoftTripleLoss(C, D, regularizer_weight=0.2)), ValueError, "regularizer_weight of Soft"),
         (lambda: ProxyAdamW(ProxyAnchorLoss(C, D), lr=-1.0), ValueError, "lr must be finite and not negative, got -1"),
         (lambda: ProxyAdamW(ProxyAnchorLoss(C, D), lr=math.nan), ValueError, "lr must be finite"),
         (lambda: ProxyAdamW(ProxyAnchorLoss(C, D), betas=(0.9, 1.0)), ValueError, r"betas\[1\] must be in \[0, 1\)"),

@@ -51,19 +51,8 @@ def test_weighted_sums_in_one_sweep(small_chunks, backend):
     scales = torch.rand(2, B)
     for op, (_, settings) in ((pair_lse_sum, KINDS["mined"]), (pair_hinge_sum, KINDS["cosine"])):
         expected = op(X, labels, None, None, *scales, backend=backend, **settings)
-        found = sum(
-            op(
-                X[own],
-                labels[own],
-                X[order],
-                labels[order],
-                *scales[:, own],
-                anchors_first=True,
-                backend=backend,
-                **settings,
-            )
-            for own, order in parts(9)
-        )
+        pairs = ((X[own], labels[own], X[order], labels[order], *scales[:, own]) for own, order in parts(9))
+        found = sum(op(*each, anchors_first=True, backend=backend, **settings) for each in pairs)
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 

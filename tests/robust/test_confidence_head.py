@@ -99,11 +99,7 @@ def test_accepts_features_of_other_dtype_and_int32_labels(clusters):
     [
         (lambda x, y: (x[:, :3], y), ValueError, r"features must have 12 columns, got shape \(400, 3\)"),
         (lambda x, y: (x.long(), y), ValueError, "features must be a floating-point matrix, got .* of torch.int64"),
-        (
-            lambda x, y: (x, y[:7]),
-            ValueError,
-            r"labels must have shape \(400,\), .* row of features, got \(7,\)",
-        ),
+        (lambda x, y: (x, y[:7]), ValueError, r"labels must have shape \(400,\), .* of features, got \(7,\)"),
         (lambda x, y: (x, y.float()), ValueError, "labels must be integers, got torch.float32"),
         (lambda x, y: (x[:0], y[:0]), ValueError, "no samples"),
         (lambda x, y: (x / 0, y), ValueError, "NaN or infinite"),

@@ -11,6 +11,7 @@ from robustdml_ops.robust import PRISM
 C, D = 5, 3
 X, Y = torch.randn(4, D), torch.tensor([0, 1, 2, 1])
 BANK = {"noise_rate": 0.5, "memory_size": 10}
+VMF = BANK | {"similarity": "vmf", "vmf_start": 0}
 
 
 @pytest.mark.parametrize(
@@ -26,18 +27,15 @@ BANK = {"noise_rate": 0.5, "memory_size": 10}
         (BANK | {"similarity": "cosine"}, "similarity='cosine': expected one of average, proxy, vmf"),
         (BANK | {"threshold": "median"}, "threshold='median': expected one of smooth-top-r"),
         (BANK | {"threshold": "otsu"}, 'threshold="otsu" needs similarity="vmf", got "average"'),
-        (BANK | {"similarity": "vmf", "vmf_start": 0, "threshold": "otsu", "noise_rate": 2}, "noise_rate must lie in"),
-        (
-            BANK | {"preset": "paper", "similarity": "vmf", "vmf_start": 0, "threshold": "otsu"},
-            'preset="paper" has no threshold="otsu"',
-        ),
+        (VMF | {"threshold": "otsu", "noise_rate": 2}, "noise_rate must lie in"),
+        (VMF | {"preset": "paper", "threshold": "otsu"}, 'preset="paper" has no threshold="otsu"'),
         (BANK | {"preset": "ours"}, "preset='ours': expected one of None, paper"),
         (BANK | {"unseen": "one"}, "unseen='one'"),
         (BANK | {"similarity": "vmf"}, "vmf_start is missing"),
         (BANK | {"similarity": "vmf", "vmf_start": -1}, "vmf_start must be at least 0, got -1"),
-        (BANK | {"similarity": "vmf", "vmf_start": 0, "estimator": "map"}, "estimator='map'"),
-        (BANK | {"similarity": "vmf", "vmf_start": 0, "bias_correction": "v"}, "bias_correction='v'"),
-        (BANK | {"similarity": "vmf", "vmf_start": 0, "unseen": "zero"}, "unseen='zero' is of no use here"),
+        (VMF | {"estimator": "map"}, "estimator='map'"),
+        (VMF | {"bias_correction": "v"}, "bias_correction='v'"),
+        (VMF | {"unseen": "zero"}, "unseen='zero' is of no use here"),
         (BANK | {"vmf_start": 3}, 'vmf_start=3 is of no use here: it belongs to similarity="vmf"'),
         (BANK | {"estimator": "newton"}, "estimator='newton' is of no use here"),
         (BANK | {"bias_correction": "u"}, "bias_correction='u' is of no use here"),
@@ -56,8 +54,8 @@ BANK = {"noise_rate": 0.5, "memory_size": 10}
         (BANK | {"preset": "paper", "num_samples": 9}, 'preset="paper" has no num_samples'),
         (BANK | {"preset": "paper", "unseen": "zero"}, 'preset="paper" has unseen="skip", got "zero"'),
         (
-            BANK | {"preset": "paper", "similarity": "vmf", "vmf_start": 0, "bias_correction": "u"},
-            'preset="paper" has bias_correction="none", got "u": leave one out',
+            VMF | {"preset": "paper", "bias_correction": "u"},
+            'has bias_correction="none", got "u": leave one out',
         ),
     ],
 )
@@ -73,11 +71,11 @@ def test_vmf_on_a_line():
 
 
 def test_preset_and_defaults():
-    paper = PRISM(C, D, "vmf", vmf_start=0, preset="paper", **BANK).scores.vmf
-    ours = PRISM(C, D, "vmf", vmf_start=0, **BANK).scores.vmf
+    paper = PRISM(C, D, preset="paper", **VMF).scores.vmf
+    ours = PRISM(C, D, **VMF).scores.vmf
     assert (paper.estimator, paper.bias_correction) == ("prism", "none")
     assert (ours.estimator, ours.bias_correction) == ("newton", "u")
-    same = PRISM(C, D, "vmf", vmf_start=0, preset="paper", estimator="prism", unseen=None, **BANK)
+    same = PRISM(C, D, preset="paper", estimator="prism", unseen=None, **VMF)
     assert same.scores.vmf.estimator == "prism"
 
 
@@ -162,7 +160,7 @@ def test_proxies_that_do_not_fit(proxies, error, message):
 
 
 def test_states_that_do_not_fit():
-    prism = PRISM(C, D, "vmf", vmf_start=0, **BANK)
+    prism = PRISM(C, D, **VMF)
     state = prism.state_dict()
     for bad in (float("nan"), -1.0, float("inf")):
         broken = copy.deepcopy(state)
