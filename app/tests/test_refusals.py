@@ -63,7 +63,7 @@ MISTAKES = [
     ("train --method robsut", "did you mean robust?"),
     ("train --filter prism-vfm", "did you mean prism-vmf?"),
     ("train --noise symetric:0.5", "did you mean symmetric:RATE?"),
-    ("train --noise gaussian:0.5", "expected one of none, symmetric:RATE$"),
+    ("train --noise gaussian:0.5", "expected one of none, symmetric:RATE[^?]*$"),
     ("train --amp bf61", "did you mean bf16?"),
     ("train --logger tensorbord", "did you mean tensorboard?"),
     ("train photos", "unexpected argument 'photos'; did you mean --data photos?"),
