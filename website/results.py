@@ -148,11 +148,12 @@ def audit_training() -> str:
 def audit_classes() -> str:
     """Precision and recall of planted classes and copies, means over the seeds."""
     titles = {"one": "two classes that are one", "two": "a class that is two", "copies": "copies in train and test"}
-    found = stored("audit-classes")["results"]["0"]
     rows = (
-        [title, *(score(fmean(column)) for column in zip(*found[name], strict=True))] for name, title in titles.items()
+        [data, title, *(score(fmean(column)) for column in zip(*found[name], strict=True))]
+        for data, found in stored("audit-classes")["results"].items()
+        for name, title in titles.items()
     )
-    return table(["planted", "precision", "recall"], rows)
+    return table(["data", "planted", "precision", "recall"], rows)
 
 
 def procsim_gain() -> str:

@@ -105,7 +105,9 @@ class ClassModel:
         """Log-densities and squared distances of some classes, each row left out as far as it counts for them."""
         densities, distances = [], []
         for place in range(classes.shape[1]):
-            mean, variance = self._left_out(Z, classes[:, place], own[:, place])
+            labels, counted = classes[:, place], own[:, place, None]
+            left = (self.counts[labels, None] - counted).clamp(min=0)
+            mean, variance = self._posterior(left, self.sums[labels] - counted * Z)
             distance = ((Z - mean).square() / variance).sum(1)
             distances.append(distance)
             densities.append(-0.5 * (variance.log().sum(1) + distance))
@@ -116,11 +118,6 @@ class ClassModel:
         variance = 1 + self.between
         distance = (Z.square() / variance).sum(1)
         return -0.5 * (variance.log().sum() + distance), distance
-
-    def _left_out(self, Z: Tensor, labels: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Predictive mean and variance of a class of each row (B,), without as much of the row as counts for it."""
-        counts = (self.counts[labels] - own).clamp(min=0)
-        return self._posterior(counts[:, None], self.sums[labels] - own[:, None] * Z)
 
     def _posterior(self, counts: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of a further sample of classes (n, 1) with these sums (n, D)."""

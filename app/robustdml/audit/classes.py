@@ -6,7 +6,7 @@ Every sample of class i asks its nearest neighbours for their classes. With n_ij
 
 It is about 1 for two halves of a class that were drawn at random, and 0 where none has a neighbour of the other. Two
 classes that mix may be one. A class is cut in two by 2-means, without the samples that lie alone, whose labels may be
-wrong; where the halves do not mix, it may be two.
+wrong; where the halves hardly mix, and are further apart than those of other classes, it may be two.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,11 @@ from robustdml_ops.ops import nearest
 # Neighbours that a sample asks; in a small class a quarter more than its size: two halves of one class, which training
 # has drawn apart, meet there.
 NEIGHBOURS = 40
-# From here on two classes may be one; up to here the halves of a class may be two.
-ONE, TWO = 0.5, 0.03
+# Two classes may be one if they mix FAR_ABOVE times as much as the upper quartile of how much a class mixes with any
+# other, within these bounds.
+FAR_ABOVE, LEAST_ONE, MOST_ONE = 2.5, 0.3, 0.5
+# A class may be two if its halves mix at most TWO, and 1 minus the cosine of their means is APART times the median.
+TWO, APART = 0.1, 2.5
 # A pair mixes more than each of the two with all others: features that tell nothing apart say nothing.
 MORE = 5
 # Smaller classes are not cut, and no half is a smaller share of its class.
@@ -48,13 +51,17 @@ class ClassDoubts:
 def doubt_classes(features: NDArray[np.generic], labels: NDArray[np.int64], num_classes: int) -> ClassDoubts:
     """Find the classes in doubt by features (N, F) and labels (N,)."""
     X = unit_rows(features, slice(None))
-    one = [pair for pair in _mixing(X, labels, num_classes) if pair[2] >= ONE]
+    pairs, most = _mixing(X, labels, num_classes), np.zeros(num_classes)
+    for i, j, mixing in pairs:
+        most[[i, j]] = np.maximum(most[[i, j]], mixing)
+    least = np.clip(FAR_ABOVE * np.quantile(most, 0.75), LEAST_ONE, MOST_ONE)
+    one = [pair for pair in pairs if pair[2] >= least]
     two, halves = [], np.zeros(len(X), dtype=np.int64)
-    for rows in members_of_classes(labels, num_classes):
-        if len(rows) < SMALLEST:
-            continue
-        second, mixing = _cut(X[rows])
-        if mixing <= TWO:
+    large = [rows for rows in members_of_classes(labels, num_classes) if len(rows) >= SMALLEST]
+    cuts = [_cut(X[rows]) for rows in large]
+    usual = float(np.median([apart for *_, apart in cuts] or [0.0]))
+    for rows, (second, mixing, apart) in zip(large, cuts, strict=True):
+        if mixing <= TWO and apart >= APART * usual:
             two.append((int(labels[rows[0]]), mixing))
             halves[rows] = 1 + second.numpy()
     return ClassDoubts(sorted(one, key=lambda pair: -pair[2]), sorted(two, key=lambda pair: pair[1]), halves)
@@ -88,19 +95,19 @@ def _mixing(X: Tensor, labels: NDArray[np.int64], num_classes: int) -> list[tupl
     return out
 
 
-def _cut(X: Tensor) -> tuple[Tensor, float]:
-    """Which samples of a class are of its second half, bool, (n,); and how much the halves mix."""
+def _cut(X: Tensor) -> tuple[Tensor, float, float]:
+    """The samples of the second half, bool, (n,); how much the halves mix, and how far apart their means are."""
     like = (X @ X.T).fill_diagonal_(-2)
     least = like.topk(_asked(len(X)), 1).values[:, -1]
     members = least >= least.median() - ALONE * (least - least.median()).abs().median()
     means = _two_means(X[members])
     second = torch.cdist(X, means).argmin(1).bool()
     like, inner = like[members][:, members], second[members]
-    share = float(inner.float().mean())
+    share, apart = float(inner.float().mean()), 1 - float(torch.cosine_similarity(means[0], means[1], dim=0))
     if not LEAST_SHARE <= share <= 1 - LEAST_SHARE:
-        return second, 1.0
+        return second, 1.0, apart
     answers = inner[like.topk(_asked(len(inner)), 1).indices]
-    return second, float((answers != inner[:, None]).float().mean()) / (2 * share * (1 - share))
+    return second, float((answers != inner[:, None]).float().mean()) / (2 * share * (1 - share)), apart
 
 
 def _asked(size: int) -> int:

@@ -73,18 +73,14 @@ def run(arguments: argparse.Namespace) -> int:
                 (
                     picture_of(gallery.samples, gallery.rows[place]),
                     hit["sample"],
-                    _said(f"{hit['similarity']:.3f}", hit["class"]),
+                    f"{hit['similarity']:.3f} {hit['class'] or ''}".strip(),
                 )
                 for place, hit in zip(places[number], found[number], strict=True)
             ]
-            searched = _said("searched", queries.class_of(number))
+            searched = f"searched {queries.class_of(number) or ''}".strip()
             shown.append([(picture_of(queries.samples, queries.rows[number]), name, searched), *hits])
         below = f"The {similar.indices.shape[1]} most similar of {most:,}, by the cosine. All are in {FOUND}."
         write_text(out / PAGE, render_found(f"Found in {gallery.samples.name}", below, shown))
     say_left_out("search", list(dict.fromkeys([*queries.left_out, *gallery.left_out])))
     print(f"{out / PAGE}: {len(listed):,} queries in {len(others):,} samples")
     return 0
-
-
-def _said(first: str, name: str | None) -> str:
-    return first if name is None else f"{first} {name}"

@@ -134,7 +134,7 @@ def load_images(
 
 def listed_parts(path: Path, on_progress: OnProgress = silent) -> dict[str, ListedImages]:
     """Read a list, a folder of class folders, or those of both `PARTS` where a folder holds them."""
-    if has_own_split(path):
+    if all((path / part).is_dir() for part in PARTS):
         return {part: folder_images(path / part, on_progress) for part in PARTS}
     return {"": folder_images(path, on_progress) if path.is_dir() else read_list(path)}
 
@@ -164,8 +164,3 @@ def folder_images(folder: Path, on_progress: OnProgress = silent) -> ListedImage
 def loose_images(folder: Path) -> list[Path]:
     """List the images that lie in a folder itself."""
     return [file for file in sorted(folder.iterdir()) if is_image(file) and (file.is_symlink() or file.is_file())]
-
-
-def has_own_split(root: Path) -> bool:
-    """Tell whether a folder holds a training and a test part."""
-    return all((root / part).is_dir() for part in PARTS)
