@@ -38,7 +38,7 @@ from robustdml.world import ALONE, World
 from robustdml_ops.ops import nearest
 
 CHECKPOINT, PREVIOUS_CHECKPOINT = "checkpoint.pt", "checkpoint.previous.pt"
-CHECKPOINT_FORMAT = 7
+CHECKPOINT_FORMAT = 8
 # Test samples that the report shows, and how many of those found.
 EXAMPLES, FOUND = 6, 5
 # The first of these that a run has is its clean score in reports and comparisons.
@@ -272,7 +272,7 @@ def _result(run: Run, untouched: dict[str, float], out: Path | None) -> Training
         "embedding_size": model.embedding_size,
         "averaging": run.averaging,
         "filter": run.filter_options.kind,
-        "learning_rate": run.rates[0],
+        "learning_rate": config.network_learning_rate,
         "chosen": run.chosen,
         "training_seconds": run.phase_one_seconds + sum(record["seconds"] for record in run.history),
     }

@@ -84,7 +84,7 @@ def test_the_start_is_as_wide_as_it_must_be_not_to_lose():
     start = choose_start(weak, labels, 0)
     assert start.width == 150 and list(start.measured) == [0, 64, 128]
     assert start.measured[64]["mean_average_precision_at_r"] < start.measured[0]["mean_average_precision_at_r"] - 0.03
-    assert choose_start(weak, np.arange(200) % 3, 0).width == 150  # too few classes to measure on
+    assert not choose_start(strong, labels // 2, 0).measured  # too few classes to measure on
 
 
 def test_a_run_that_trains_nothing_is_the_untouched_features():
@@ -122,7 +122,7 @@ def test_random_labels_teach_nothing_and_the_features_are_kept():
     told = run.chosen["advice"]
     assert told.startswith("Kept the features as they are: nothing gained more than chance") and "--epochs 24" in told
     # Who asks for a size gets it.
-    asked = tried(replace(config, embedding_size=8), RetrievalData("mixture", noise, data.test))
+    asked = tried(replace(config, embedding_size=16), RetrievalData("mixture", noise, data.test))
     assert not asked.keeps_features and "That may be chance; without --embedding-size" in asked.chosen["advice"]
 
 
@@ -147,7 +147,7 @@ def test_a_gain_is_more_than_chance():
     assert lost.mean == pytest.approx([-0.05, 0.1]) and not lost.supported and lost.splits == 2
 
 
-@pytest.mark.parametrize(("classes", "count", "times"), [(6, 4, {1, 2}), (30, 3, {1}), (120, 2, {0, 1})])
+@pytest.mark.parametrize(("classes", "count", "times"), [(6, 4, {1, 2}), (30, 2, {0, 1})])
 def test_few_classes_are_held_out_in_more_splits(classes, count, times):
     labels = np.repeat(np.arange(classes), 3)
     splits = trials.splits_of(labels, seed=0)
@@ -169,8 +169,8 @@ def test_resume_goes_on_with_what_was_chosen(tmp_path):
     config = TrainingConfig(epochs=4, batch_size=64)
     whole, resumed = check_resume(config, data, tmp_path, stop=1)
     # A choice that is not what the settings say, or there would be nothing to remember.
-    assert (whole.summary["filter"], whole.summary["averaging"]) == ("audit", 40 / 45)
-    chosen = ("filter", "learning_rate", "averaging", "loss", "precision_at_1")
+    assert whole.summary["filter"] == "audit" and whole.summary["averaging"] in trials.TRIED
+    chosen = ("filter", "averaging", "chosen", "loss", "precision_at_1")
     assert [whole.summary[name] for name in chosen] == [resumed.summary[name] for name in chosen]
 
 
@@ -187,12 +187,11 @@ def test_an_average_is_chosen_where_there_is_a_start_to_go_back_to():
     assert TrainingConfig().chooses_averaging
 
 
-def test_what_is_tried():
-    def ways(config):
-        made = Run(config, prepare(config, mixture(), CPU), CPU)
-        return [(w.method, w.filter_options.kind, w.network_learning_rate) for w in trials.ways_to_train(made)]
-
-    rate = TrainingConfig().network_learning_rate
-    assert ways(TrainingConfig()) == [("robust", "none", rate), ("robust", "audit", rate), ("superloss", "none", rate)]
-    for asked in (FilterOptions(), FilterOptions("audit")):
-        assert len(ways(TrainingConfig(filter=asked))) == 1
+def test_filters_are_tried_on_few_classes_unless_one_is_named():
+    few, named = {"none", "audit"}, {None: "audit", "none": "none", "prism-vmf": "prism-vmf"}
+    for kind, expected in named.items():
+        asked = None if kind is None else FilterOptions(kind)
+        for data, tried_kinds in ((mixture(size=6), few if kind is None else {kind}), (mixture(24, 4), {expected})):
+            run = tried(TrainingConfig(epochs=1, filter=asked), data)
+            assert {one["filter"] for one in run.chosen["contestants"]} == tried_kinds
+            assert run.filter_options.kind == run.chosen["filter"] and run.chosen["filter"] in tried_kinds

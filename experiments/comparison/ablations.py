@@ -43,13 +43,11 @@ def _part(name: str, title: str, method: str, **settings: Any) -> Entry:
     return Entry(name, title, {"method": method, **settings})
 
 
-_AUDIT = FilterOptions("audit")
-# What the start, the filter, the trial and the average are worth: robust is the last of the line.
+# What the start, the filter and the trials are worth: robust is the last of the line.
 PARTS = [
     _part("contrastive-audit-principal", "Contrastive, principal start, the audit's filter", "contrastive",
-          start="principal", filter=_AUDIT),
-    _part("robust-unfiltered", "Robust without a filter and SuperLoss", "robust", filter=FilterOptions()),
-    _part("robust-audit", "Robust with the audit's filter alone", "robust", filter=_AUDIT),
+          start="principal", filter=FilterOptions("audit")),
+    _part("robust-unfiltered", "Robust without a filter", "robust", filter=FilterOptions()),
 ]  # fmt: skip
 
 ABLATIONS = {

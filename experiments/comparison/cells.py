@@ -14,7 +14,6 @@ from experiments.comparison.entries import Entry
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.filters.filter import KEPT
-from robustdml.filters.options import NO_FILTER
 from robustdml.noise import with_wrong_labels
 from robustdml.train import TrainingResult, train
 
@@ -93,9 +92,6 @@ def plain(text: str) -> str:
 def _right_rejected(result: TrainingResult, data: RetrievalData) -> float | None:
     """Fraction of right labels in large classes that the filter rejected in the last epoch; None without a filter."""
     kept = result.scores.get(KEPT)
-    if kept is None and result.config.filter_options.kind != NO_FILTER:
-        # The trials chose no filter.
-        kept = np.ones(len(result.changed), dtype=np.float32)
     large = np.bincount(data.train.labels)[data.train.labels] >= LARGE_CLASS
     judged = large & ~result.changed & (False if kept is None else ~np.isnan(kept))
     return None if kept is None or not judged.any() else float(1 - kept[judged].mean())

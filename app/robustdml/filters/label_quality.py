@@ -16,7 +16,7 @@ from robustdml.audit.label_noise import anchored
 from robustdml.networks.models import unit_length
 from robustdml.networks.start import make_start
 
-ROUNDS = 6
+ROUNDS = 3
 WEIGHTS = [
     Weights(*pair)
     for pair in ((0.0, 1.0), (0.0, 2.6), (0.1, 1.0), (0.2, 1.6), (0.4, 0.3), (0.4, 1.0), (1.0, 0.0), (1.0, 1.0))

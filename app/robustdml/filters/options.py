@@ -38,8 +38,8 @@ class FilterOptions(Options, name="filter"):
     without_copies: bool = option(False, "judge a sample without its own past copies in the memory, an extension")
     on_trial: bool = option(
         False,
-        "where trial runs choose the averaging, let them choose as well between the filter called audit, none, and "
-        "SuperLoss, in place of this one",
+        "where trial runs choose the averaging, take the filter called audit in place of this one; of few classes, the "
+        "better of audit and none",
     )
     preset: str | None = option(None, "paper: the paper's estimator and no extension", choices=("paper",))
 

@@ -78,8 +78,8 @@ METHODS = {
     "superloss": pair_method("SuperLoss", _superloss, (SuperLossOptions, ContrastiveOptions), takes_weights=False),
 }
 
-# The default: the contrastive loss from the features' principal axes, PRISM's vMF-Sim with a cautious cut, and an
-# average with the start, or the features themselves; docs/labels.md has what it was chosen from.
+# The default: the contrastive loss from the features' principal axes on what the audit keeps, and an average with the
+# start, or the features themselves. Without trials PRISM's vMF-Sim with a cautious cut filters; docs/labels.md.
 ROBUST = replace(
     METHODS["contrastive"],
     title="Robust",

@@ -15,6 +15,8 @@ from robustdml.networks.models import unit_length
 NARROWEST = 64
 # Samples that axes are found by, and samples that widths are measured on.
 MOST_SAMPLES, MOST_MEASURED = 5_000, 2_000
+# Held-out classes that are fewer tell little about others: the start keeps all directions.
+FEWEST_CLASSES = 20
 # Recall@1 and MAP@R that the start may lose against the features. Training wins back more in a narrow layer, and where
 # it does not, trials keep the features.
 MOST_LOST = 0.03
@@ -100,6 +102,6 @@ def _halves(labels: NDArray[np.int64], seed: int) -> tuple[Rows, Rows]:
     held = np.flatnonzero(np.isin(labels, present[second]))
     if len(held) > MOST_MEASURED:
         held = held[np.linspace(0, len(held) - 1, MOST_MEASURED).astype(np.int64)]
-    if len(first) < 2 or np.bincount(labels[held]).max() < 2:
+    if len(present) < FEWEST_CLASSES or np.bincount(labels[held]).max() < 2:
         held = held[:0]
     return np.flatnonzero(np.isin(labels, present[first])), held

@@ -62,7 +62,6 @@ class Run:
         self.phase_one_seconds = 0.0
         self.under_way = UnderWay()
         self.method = METHODS[config.method] if method is None else method
-        self.loss_name = config.method  # The method whose loss it trains with; a trial may choose another
         self.audited: dict[str, Any] | None = None
         if config.labels:
             prepared, self.audited = use_audit(config, prepared)
@@ -112,16 +111,9 @@ class Run:
                 f"method {config.method} takes {', '.join(alone)}, which is made on one process: train without torchrun"
             )
 
-    def choose(
-        self, loss: str, options: FilterOptions, learning_rate: float, averaging: float, keeps_features: bool
-    ) -> None:
-        """Train with what a trial has found best; `averaging` is the weight of the trained layer in its average."""
+    def choose(self, options: FilterOptions, averaging: float, keeps_features: bool) -> None:
+        """Train with what trials have found best; `averaging` is the weight of the trained layer in its average."""
         self.averaging, self.keeps_features = averaging, keeps_features
-        self.rates[0] = learning_rate
-        if loss != self.loss_name:
-            self.loss_name, self.method = loss, METHODS[loss]
-            classes = self.prepared.data.train.num_classes
-            self.loss = self.method.make_loss(self.config.options, classes, self.embedding_size).to(self.device)
         if options != self.filter_options:
             self._use_filter(options)
 
@@ -349,19 +341,16 @@ class Run:
             "history": self.history,
             "phase_one_seconds": self.phase_one_seconds,
             "share": self.averaging,
-            "loss_name": self.loss_name,
             "keeps_features": self.keeps_features,
             "chosen": self.chosen,
             "filter_options": self.filter_options.as_dict(),
-            "learning_rate": self.rates[0],
             "rng": torch.get_rng_state(),
             "rng_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
         }
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore a state."""
-        chosen = (state[name] for name in ("learning_rate", "share", "keeps_features"))
-        self.choose(state["loss_name"], FilterOptions(**state["filter_options"]), *chosen)
+        self.choose(FilterOptions(**state["filter_options"]), state["share"], state["keeps_features"])
         for name, module in self._modules().items():
             module.load_state_dict(state[name])
         self._draw_from_kept()
