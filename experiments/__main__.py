@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 
-import experiments.comparison.paper_methods
 import experiments.data
 import experiments.noise  # noqa: F401  (adds noise models)
 from experiments import PROGRAM

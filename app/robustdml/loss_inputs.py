@@ -11,13 +11,15 @@ from torch.nn import functional
 
 from robustdml.config import TrainingConfig
 from robustdml.data import Rows
+from robustdml.errors import UsageError
 from robustdml.methods.anchors import SmoothOptions
+from robustdml.methods.confident import SelfPacedOptions
 from robustdml.methods.pairs import MemoryContrastiveOptions
 from robustdml.networks.models import as_tensor
 from robustdml.networks.preparation import Prepared
 from robustdml.progress import OnProgress
 from robustdml.world import World
-from robustdml_ops.robust import ConfidenceHead, MemoryBank
+from robustdml_ops.robust import BalancedSelfPaced, ConfidenceHead, MemoryBank
 
 BLOCK = 256
 
@@ -152,9 +154,50 @@ class Memory(LossInput):
             self._bank.enqueue(functional.normalize(embeddings.float()), labels, keep=keep)
 
 
+class SelfPacedWeights(LossInput):
+    """One weight per training sample, solved for before each epoch over the embeddings of all of them."""
+
+    module: BalancedSelfPaced
+    observed = ("weight",)
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        options = training.config.options[SelfPacedOptions]
+        try:
+            self.module = BalancedSelfPaced(
+                torch.from_numpy(self._train.labels),
+                options.lam,
+                options.growth,
+                options.lam_max,
+                options.mu,
+                alpha=options.alpha,
+                beta=options.beta,
+                base=options.base,
+                seed=training.config.seed,
+            ).to(training.device)
+        except ValueError as error:
+            raise UsageError(f"method bspml: {error}") from error
+        self._warmup = options.warmup
+
+    def start_epoch(self, epoch: int, embed: Callable[[], Tensor]) -> None:
+        if epoch >= self._warmup:
+            self.module.update(embed().to(self._training.device))
+
+    def arguments(self, rows: Rows) -> dict[str, Tensor]:
+        return {"sample_weights": self.module.weights(torch.from_numpy(rows).to(self._training.device))}
+
+    def observe(self, arguments: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {"weight": arguments["sample_weights"]}
+
+    def record(self) -> dict[str, float]:
+        # Mean and standard deviation of the classes' average weights, Eq. 14 of the paper.
+        return {"maw": self.module.maw, "sdaw": self.module.sdaw, "age": float(self.module.lam)}
+
+
 # By the name that `Method.inputs` has for it.
 LOSS_INPUTS: dict[str, Callable[[Training], LossInput]] = {
     "labels": Labels,
     "confidences": Confidences,
     "memory": Memory,
+    "self_paced_weights": SelfPacedWeights,
 }

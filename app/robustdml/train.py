@@ -56,7 +56,8 @@ class TrainingResult:
     model: TrainedEmbedder  # The same with backbone and preprocessing; embeddings of length 1
     changed: NDArray[np.bool_]  # Which training labels are wrong, (N,)
     # Scores of each training label in the last epoch, (N,) by name, NaN where there is none: `confidence` of Smooth
-    # Proxy-Anchor; `log_p_clean` or `label_quality`, and `kept`, of a filter.
+    # Proxy-Anchor; `log_p_clean` or `label_quality`, and `kept`, of a filter; `sigma`, `detector_loss` and
+    # `above_threshold` of ProcSim; `weight` of BSPML.
     scores: dict[str, NDArray[np.float32]]
     # Settings, sizes of the test split, final metrics, and the AUC of each score against the true labels; `untouched`,
     # the metrics before training; `below_untouched`, a warning if the run ended below them; and `still_rising`.

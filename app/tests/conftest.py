@@ -28,7 +28,8 @@ _ALWAYS = (
     "smooth-proxy-anchor",
     "adaptive-proxy-anchor",
     "multi-similarity",
-    "superloss",
+    "procsim",
+    "bspml",
 )
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from experiments.comparison import neighbour_filter  # noqa: F401  adds a method
-from experiments.comparison.paper_methods import ProcSimOptions, SelfPacedOptions
 from robustdml.config import PRINCIPAL, TrainingConfig
 from robustdml.filters.options import NO_FILTER, FilterOptions
+from robustdml.methods.confident import ProcSimOptions, SelfPacedOptions
 from robustdml.options import Options, OptionSet
 
 

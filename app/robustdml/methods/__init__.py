@@ -4,7 +4,7 @@ A method is a file here, or a part of one: its groups of settings, a function th
 file's ``METHODS``. Flags, configuration and checkpoints follow from what it declares.
 """
 
-from robustdml.methods import anchors, pairs, softmax
+from robustdml.methods import anchors, confident, pairs, softmax
 from robustdml.methods.method import Method
 from robustdml.options import Options
 
@@ -16,6 +16,7 @@ METHODS: dict[str, Method] = {
     **anchors.METHODS,
     **softmax.METHODS,
     **pairs.METHODS,
+    **confident.METHODS,
 }
 
 

@@ -1,21 +1,14 @@
-"""Two methods of papers that weigh samples themselves, ProcSim and BSPML, for the comparison with the application's."""
+"""Losses that weigh samples themselves: ProcSim and BSPML."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from robustdml.data import Rows
-from robustdml.errors import UsageError
-from robustdml.loss_inputs import LOSS_INPUTS, LossInput, Training
-from robustdml.methods import METHODS
 from robustdml.methods.pairs import MultiSimilarityOptions, pair_method
 from robustdml.methods.softmax import ProxyNCAOptions
 from robustdml.options import Options, OptionSet, option
 from robustdml_ops.losses import BSPMLLoss, MultiSimilarityLoss, ProcSimLoss
-from robustdml_ops.robust import BalancedSelfPaced
 
 
 @dataclass(frozen=True)
@@ -65,48 +58,7 @@ def _bspml(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Modu
     return BSPMLLoss(bspml.alpha, bspml.beta, bspml.base, bspml.epsilon)
 
 
-class SelfPacedWeights(LossInput):
-    """One weight per training sample, solved for before each epoch over the embeddings of all of them."""
-
-    module: BalancedSelfPaced
-    observed = ("weight",)
-
-    def __init__(self, training: Training) -> None:
-        super().__init__(training)
-        options = training.config.options[SelfPacedOptions]
-        try:
-            self.module = BalancedSelfPaced(
-                torch.from_numpy(self._train.labels),
-                options.lam,
-                options.growth,
-                options.lam_max,
-                options.mu,
-                alpha=options.alpha,
-                beta=options.beta,
-                base=options.base,
-                seed=training.config.seed,
-            ).to(training.device)
-        except ValueError as error:
-            raise UsageError(f"method bspml: {error}") from error
-        self._warmup = options.warmup
-
-    def start_epoch(self, epoch: int, embed: Callable[[], Tensor]) -> None:
-        if epoch >= self._warmup:
-            self.module.update(embed().to(self._training.device))
-
-    def arguments(self, rows: Rows) -> dict[str, Tensor]:
-        return {"sample_weights": self.module.weights(torch.from_numpy(rows).to(self._training.device))}
-
-    def observe(self, arguments: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {"weight": arguments["sample_weights"]}
-
-    def record(self) -> dict[str, float]:
-        # Mean and standard deviation of the classes' average weights, Eq. 14 of the paper.
-        return {"maw": self.module.maw, "sdaw": self.module.sdaw, "age": float(self.module.lam)}
-
-
-LOSS_INPUTS["self_paced_weights"] = SelfPacedWeights
-METHODS |= {
+METHODS = {
     "procsim": pair_method(
         "ProcSim",
         _procsim,

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from app.tests.conftest import check_resume, weights
-from experiments.comparison.paper_methods import ProcSimOptions, SelfPacedOptions
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
+from robustdml.methods.confident import ProcSimOptions, SelfPacedOptions
 from robustdml.options import OptionSet
 from robustdml.train import train
 
