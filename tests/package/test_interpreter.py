@@ -10,7 +10,7 @@ from robustdml_ops.backends import triton_device
 from tests.subprocesses import ROOT, run_python
 
 # In two processes, each of which imports PyTorch once.
-ROOMS = ["anchor fuzz rows vmf", "classes optim pairs robust similarity"]
+ROOMS = ["anchor fuzz lambert_w otsu rows vmf", "classes optim pairs robust similarity"]
 
 
 def interpreter_refusal() -> str | None:

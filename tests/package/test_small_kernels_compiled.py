@@ -1,9 +1,13 @@
 """The Triton kernels of rows, cosines, and what goes element by element or row by row, compiled ahead of time."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from robustdml_ops.engine.rows.triton import TritonRows
+from robustdml_ops.ops.lambert_w import backends as lambert_w
+from robustdml_ops.ops.otsu.backends import TRITON_LONGEST, TritonOtsu
 from robustdml_ops.ops.similarity.backends import TritonSimilarity
 from robustdml_ops.ops.vmf.backends import TritonVmf
 from robustdml_ops.ops.vmf.problem import FitProblem
@@ -11,7 +15,7 @@ from tests.ahead_of_time import ARCHITECTURES, check, check_elementwise
 from tests.nightly import nightly_but
 
 F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
-ROWS = TritonRows()
+ROWS, LAMBERT_W = TritonRows(), lambert_w.BACKENDS["triton"]
 
 
 def normalize(D, source, operand, compute, columns=False):
@@ -55,6 +59,10 @@ def evaluate(function, dtype):
     )
 
 
+def otsu(n):
+    return lambda: TritonOtsu().otsu_cut(torch.zeros(n, dtype=F64 if n == 250 else F32), 1)
+
+
 ORDINARY_CORES = {
     "normalize": normalize(128, F32, BF16, F32),
     "normalize, rows of odd length": normalize(99, F32, F32, F32),
@@ -83,19 +91,19 @@ TENSOR_CORES = {
     "cosines, tf32x3": cosines(512, F32, F32, "tf32x3"),
     "cosines, tf32x3, rows of odd length": cosines(99, F32, F32, "tf32x3", B=99, C=1001),
 }
-ELEMENTWISE = {
-    f"vmf {function}, {dtype}": evaluate(function, dtype)
-    for dtype in (F32, F64)
-    for function in ("log_0f1", "peak", "log_i", "ratio", "ratio_derivative")
-}
-SHORT = (
-    "normalize",
-    "normalize backward",
-    "scale",
-    "cosines, bf16",
-    f"vmf fit, 128, {F32}",
-    f"vmf ratio_derivative, {F32}",
-)
+ELEMENTWISE = {f"otsu, {n}": otsu(n) for n in (250, 256, TRITON_LONGEST)}
+for _dtype in (F32, F64):
+    for _function in ("log_0f1", "peak", "log_i", "ratio", "ratio_derivative"):
+        ELEMENTWISE[f"vmf {_function}, {_dtype}"] = evaluate(_function, _dtype)
+    _x = torch.ones(1000, dtype=_dtype)
+    ELEMENTWISE |= {
+        f"lambert_w, {_dtype}": partial(LAMBERT_W.lambert_w, _x),
+        f"confidence, one threshold, {_dtype}": partial(LAMBERT_W.confidence, _x, _x[:1], 1.0),
+        f"confidence, a threshold each, {_dtype}": partial(LAMBERT_W.confidence, _x, _x, 1.0),
+        f"superloss, {_dtype}": partial(LAMBERT_W.superloss, _x, _x[:1], 1.0),
+    }
+SHORT = ("normalize", "normalize backward", "scale", "cosines, bf16", f"vmf fit, 128, {F32}", "otsu, 250")
+SHORT += (f"vmf ratio_derivative, {F32}", f"superloss, {F32}")
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -28,7 +28,7 @@ def lambertw(x: Tensor, *, backend: str | None = None) -> Tensor:
     x : Tensor
         Any shape, floating point, x ≥ −1/e (as the type rounds it).
     backend : str, optional
-        ``"native"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
+        ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
 
     Returns
     -------

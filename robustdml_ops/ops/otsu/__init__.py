@@ -28,8 +28,9 @@ def otsu_threshold(losses: Tensor, min_group: int = 2, dim: int = -1, *, backend
     dim : int
         The dimension of the samples; the others are batch dimensions.
     backend : str, optional
-        ``"native"``, ``"eager"``: that one or an error. None: the fastest that serves the device. On a GPU native takes
-        one launch for up to 4096 losses, in float32 8192; longer rows take PyTorch's sort and a scan, as in eager.
+        ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device. On a
+        GPU the first two take one launch for up to 4096 losses (native, float32: 8192); longer rows take PyTorch's
+        sort and a scan, as in ``"eager"``.
 
     Returns
     -------

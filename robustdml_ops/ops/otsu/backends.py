@@ -1,4 +1,4 @@
-"""Otsu's cut in PyTorch and in the native module, by sums of integers, as ``csrc/math/otsu.h`` explains."""
+"""Otsu's cut in PyTorch, the native module and Triton, by sums of integers, as ``csrc/math/otsu.h`` explains."""
 
 from typing import NamedTuple
 
@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
+from robustdml_ops.backends.triton_device import current, launch
 
-# Values that a block sorts in its shared memory; longer rows take PyTorch's.
+# Values that a block sorts in its shared memory, or a program without spilling registers; longer rows take PyTorch's.
 NATIVE_LONGEST = {torch.float32: 8192, torch.float64: 4096}
+TRITON_LONGEST = 4096
 
 
 class OtsuCut(NamedTuple):
@@ -98,4 +100,23 @@ class NativeOtsu(EagerOtsu):
         return threshold, sigma
 
 
-BACKENDS: dict[str, EagerOtsu] = {"native": NativeOtsu(), "eager": EagerOtsu()}
+class TritonOtsu(EagerOtsu):
+    """A program a row, whose 64-bit sums fill the registers at 8 a thread; in Triton's interpreter also on the CPU."""
+
+    def otsu_cut(self, values: Tensor, min_group: int) -> OtsuCut:
+        n = values.shape[-1]
+        if n > TRITON_LONGEST:
+            return super().otsu_cut(values, min_group)
+        from robustdml_ops.ops.otsu.kernels import otsu
+
+        values, cut = values.contiguous(), empty_cut(values)
+        outputs = (cut.threshold, cut.low_mean, cut.high_mean, cut.index, cut.excluded, cut.found)
+        if values.numel():
+            BLOCK = 1 << max(4, (n - 1).bit_length())
+            parameters = launch(BLOCK=BLOCK, num_warps=max(1, BLOCK // 256), num_stages=1)
+            with current(values):
+                otsu[(values.numel() // n,)](values, *outputs, n, min_group, **parameters)
+        return cut
+
+
+BACKENDS: dict[str, EagerOtsu] = {"native": NativeOtsu(), "triton": TritonOtsu(), "eager": EagerOtsu()}
