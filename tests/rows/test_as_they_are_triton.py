@@ -32,6 +32,7 @@ def half_products(monkeypatch):
     """Products of bfloat16 with sums in float32, which PyTorch has on GPUs alone, and Triton's interpreter not."""
     if DEVICE.type == "cuda":
         return
+    monkeypatch.setattr("robustdml_ops.engine.precision.multiplies_bfloat16", lambda device: True)
     dot = interpreter.InterpreterBuilder.create_dot
 
     def wide_dot(self, a, b, *rest):
