@@ -137,7 +137,8 @@ ROBUSTDML_HD void pair_lse_row(const Pairs<T>& c, const PairLSEProblem<T>& probl
             const bool same = labels[x] == label;
             const T exponent =
                 (same ? positive_start : negative_start) + (same ? positive_slope : negative_slope) * s[x];
-            const T e = kept(s[x], labels[x]) ? exp2_fast(exponent) : T(0);
+            const T power = exp2_fast(exponent);
+            const T e = kept(s[x], labels[x]) ? power : T(0);
             positive_sum += same ? e : T(0);
             negative_sum += same ? T(0) : e;
             s[x] = same ? -e : e;  // the sign tells the sets apart
