@@ -226,5 +226,7 @@ def autocast_and_half_precision(place):
         expected.backward()
         found.backward()
         assert x.grad.dtype == dtype
-        torch.testing.assert_close(x.grad, X.grad[place.own], rtol=1e-2, atol=1e-4)
-        torch.testing.assert_close(many.proxies.grad.full_tensor(), one.proxies.grad)
+        # Operands of products are rounded to bfloat16: dS by lanes of one process, or of each with its own sums.
+        pairs = (x.grad, X.grad[place.own]), (many.proxies.grad.full_tensor(), one.proxies.grad)
+        for mine, whole in pairs:
+            torch.testing.assert_close(mine, whole, rtol=1e-2, atol=1e-2 * float(whole.abs().max()))
