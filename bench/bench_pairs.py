@@ -13,6 +13,7 @@ NOISY = PairShape(1024, 512, wrong=50)
 MANY = PairShape(4096, 512)
 BANK, ALL = PairShape(256, 128, 100_000), PairShape(60_000, 128)
 QUEUE = PairShape(256, 128, 8192)
+TOWERS, MANY_TOWERS = PairShape(4096, 512, 4096), PairShape(65_536, 512, 65_536)
 
 # contender, shape, products of the batch with itself, products with the bank
 STEPS = [
@@ -30,6 +31,7 @@ STEPS = [
     ("robustdml/nt-xent", MANY, 3, 0),
     ("reference/supcon", MANY, 3, 0),
     ("pml/supcon", MANY, 3, 0),
+    ("robustdml/sigmoid of two towers", TOWERS, 0, 3),
     ("robustdml/memory", BANK, 3, 2),
     ("pml/memory", BANK, 3, 2),
     ("robustdml/ms, a miner's pairs", NOISY, 3, 0),
@@ -95,6 +97,7 @@ def test_sweep_over_all_pairs(timed):
         ("robustdml/memory", BANK),
         ("pml/memory", BANK),
         ("robustdml/sweep", ALL),
+        ("robustdml/sigmoid of two towers", MANY_TOWERS),
     ],
     ids=str,
 )

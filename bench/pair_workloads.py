@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.chunk_sizes import chunk_rows
-from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss, NTXentLoss, SupConLoss
+from robustdml_ops.losses import (
+    ContrastiveLoss,
+    MemoryContrastiveLoss,
+    MultiSimilarityLoss,
+    NTXentLoss,
+    SigmoidLoss,
+    SupConLoss,
+)
 from robustdml_ops.ops import pair_lse
 from robustdml_ops.python_ref import multi_similarity_loss, supcon_loss
 
@@ -69,11 +76,12 @@ class PairWorkload:
             "robustdml/nt-xent": lambda: NTXentLoss()(X, y),
             "reference/supcon": lambda: supcon_loss(X, y),
             "robustdml/memory": lambda: MemoryContrastiveLoss()(X, y, None, *bank),
+            "robustdml/sigmoid of two towers": lambda: SigmoidLoss()(X, self.bank.requires_grad_()),
         }
         loss = losses[name] if name in losses else self.beside_the_peer(name)
 
         def step() -> list[Tensor]:
-            X.grad = None
+            X.grad = self.bank.grad = None
             with torch.autocast(X.device.type, torch.bfloat16) if self.amp else nullcontext():
                 value = loss()
             value.backward()
@@ -111,7 +119,7 @@ class PairWorkload:
 
         def run(others: Tensor, count: int) -> None:
             rows = min(len(X), chunk_rows(len(X), len(others) + 2 * X.shape[1], X.device))
-            S, dX = X.new_empty(rows, len(others)), torch.zeros_like(others if others is X else X[:1])
+            S, dX = X.new_empty(rows, len(others)), torch.zeros_like(others if count > 2 else X[:1])
             for first in range(0, len(X) if count else 0, rows):
                 chunk = X[first : first + rows]
                 s = torch.mm(chunk, others.t(), out=S[: len(chunk)])
@@ -131,16 +139,18 @@ def peak(name: str, shape: PairShape) -> dict[str, float]:
     """Peak of the process, its inputs and their gradient, and what a step took beyond them, in MB."""
     workload = PairWorkload(shape, "cpu")
     step = workload.contender(name)
-    PairWorkload(PairShape(16, shape.D, 64 if shape.m else 0), "cpu").contender(name)()  # thread pools, workspaces
+    small = PairShape(16, shape.D, 16 if shape.m == shape.B else 64 if shape.m else 0)
+    PairWorkload(small, "cpu").contender(name)()  # thread pools, workspaces
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     step()
     mb, high = 1 / 2**20, resident("VmHWM")
-    gradient = 0 if name.endswith("sweep") else workload.embeddings.nbytes
+    matrices = workload.embeddings, workload.bank
+    gradients = sum(matrix.grad.nbytes for matrix in matrices if matrix.grad is not None)
     return {
         "process_mb": high * mb,
-        "inputs_and_gradients_mb": (workload.embeddings.nbytes + workload.bank.nbytes + gradient) * mb,
-        "beyond_mb": (high - before - gradient) * mb,
+        "inputs_and_gradients_mb": (sum(matrix.nbytes for matrix in matrices) + gradients) * mb,
+        "beyond_mb": (high - before - gradients) * mb,
     }
 
 

@@ -35,6 +35,8 @@ struct PairChunk {
     // CPU only, (rows,) in: 1 / |anchor|, 0 for zero rows. S then holds products with the anchors as they are
     // on the way in, and the gradient of those on the way out; null: S holds cosines.
     const T* inverse_norm;
+    // CPU only, (m,) in: 1 / |candidate|, in the same way; null: the candidates are unit rows.
+    const T* candidate_inverse_norm;
 
     static constexpr auto fields() {
         return std::tuple{
@@ -51,6 +53,7 @@ struct PairChunk {
             field("positive", &PairChunk::positive),
             field("negative", &PairChunk::negative),
             optional_field("inverse_norm", &PairChunk::inverse_norm),
+            optional_field("candidate_inverse_norm", &PairChunk::candidate_inverse_norm),
         };
     }
 };

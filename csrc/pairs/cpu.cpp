@@ -16,6 +16,7 @@ namespace {
 // Marks the anchor's own place: in no set, since every comparison with it is false.
 template <class T>
 ROBUSTDML_HD RowScale<T> begin_row(const Pairs<T>& c, std::int64_t row, T* s) {
+    scale_candidates(c, row);
     const RowScale<T> scales = scale_of_row(c, row, s, c.m);
     if (c.itself >= 0) s[c.itself + row] = kNaN<T>;
     return scales;
@@ -159,6 +160,7 @@ ROBUSTDML_HD void pair_lse_row(const Pairs<T>& c, const PairLSEProblem<T>& probl
                        inverse_one_plus(negative_natural, negative_total));
 #pragma omp simd
     for (std::int64_t x = 0; x < c.m; ++x) s[x] *= s[x] < T(0) ? positive_factor : negative_factor;
+    scale_candidates(c, row);
 }
 
 template <class T, bool Euclidean>
@@ -210,6 +212,7 @@ ROBUSTDML_HD void pair_hinge_row(const Pairs<T>& c, const PairHingeProblem<T>& p
     c.negative[row] = static_cast<T>(negative_total);
     problem.positive_count[row] = positives;
     problem.negative_count[row] = negatives;
+    if (c.upstream_positive) scale_candidates(c, row);
 }
 
 // target_clones takes no templates: plain functions of both types.

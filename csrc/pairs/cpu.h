@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "math/portable.h"
 #include "pairs/chunk.h"
 
 namespace robustdml::cpu {
@@ -12,6 +13,15 @@ namespace robustdml::cpu {
 using PairLabel = std::int32_t;
 template <class T>
 using Pairs = PairChunk<T, PairLabel>;
+
+// A row of products with candidates as they are becomes cosines; its gradient becomes that of the products.
+template <class T>
+ROBUSTDML_HD void scale_candidates(const Pairs<T>& c, std::int64_t row) {
+    if (!c.candidate_inverse_norm) return;
+    T* s = c.S + row * c.m;
+#pragma omp simd
+    for (std::int64_t x = 0; x < c.m; ++x) s[x] *= c.candidate_inverse_norm[x];
+}
 
 template <class T>
 void pair_lse(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, int threads);

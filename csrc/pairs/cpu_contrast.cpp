@@ -230,6 +230,7 @@ ROBUSTDML_HD void sigmoid_row(const Pairs<T>& c, const PairContrastProblem<T>& p
 
 template <class T>
 ROBUSTDML_HD void contrast_row(const Pairs<T>& c, const PairContrastProblem<T>& problem, std::int64_t row) {
+    scale_candidates(c, row);
     const RowScale<T> scales = scale_of_row(c, row, c.S + row * c.m, c.m);
     const Row<T> r = row_of(c, problem, row, scales.cosine);
     if (r.label == kAbsent<PairLabel>) {
@@ -250,6 +251,7 @@ ROBUSTDML_HD void contrast_row(const Pairs<T>& c, const PairContrastProblem<T>& 
     else
         softmax_row<T, false>(c, problem, r, scales, upstream, lse_upstream, row);
     if (r.begin[1] > r.end[0]) r.s[r.end[0]] = T(0);
+    if (c.upstream_positive) scale_candidates(c, row);
 }
 
 #define ROBUSTDML_STAMP(T)                                                                         \

@@ -32,8 +32,8 @@ def cache_rows(per_class: int, device: torch.device) -> int:
     budget = (32 if device.type == "cuda" else 12) * MB
     size = 4 * max(1, per_class)
     # Where few rows fill the cache, S is in memory anyway, and a product of few rows is slow: 64 rows with 10⁵ columns
-    # take 1.45 times as long as 256. So many, while S stays below 128 MB.
-    least = max(64, min(256, 128 * MB // size // 64 * 64))
+    # take 1.45 times as long as 256. So many, while S stays below 64 MB.
+    least = max(64, min(256, 64 * MB // size // 64 * 64))
     return max(least, min(65536 if device.type == "cuda" else 8192, budget // size // 64 * 64))
 
 

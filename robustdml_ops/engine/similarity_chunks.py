@@ -88,6 +88,7 @@ class Chunk(NamedTuple):
     scale: Tensor | None  # inverse_norm where V is not normalised: cosines = S · scale; None: S holds cosines
     dS: Tensor | None = None  # (c, B) operand type: dL/dS · scale, written by an epilogue; None: it is written to S
     G: Tensor | None = None  # (c, D) type of the proxies: the epilogue writes −coef ∘ V; None: finish() comes after
+    X_scale: Tensor | None = None  # (B,) as ``scale``, where the embeddings are not normalised
 
 
 class Similarities:
@@ -106,6 +107,7 @@ class Similarities:
         names: tuple[str, str] = ("embeddings", "proxies"),
         selected: Tensor | None = None,
         kept: Tensor | None = None,
+        as_they_are: bool = False,
     ) -> None:
         (B, D), new = embeddings.shape, embeddings.new_empty
         self.operand, operand = operand, product_dtype(operand, compute, embeddings.device)
@@ -115,8 +117,15 @@ class Similarities:
         self.selected, self.count = selected, count_selected(proxies, selected)
         # dL/dS of all classes but for a factor of each sample, (C, B) operand type: backward needs no S.
         self.kept = kept
-        self.X, self.X_inverse_norm = new((B, D), dtype=operand), new(B, dtype=compute)
-        self.short = backend.normalize_rows(embeddings, self.X, self.X_inverse_norm)
+        self.X_inverse_norm = new(B, dtype=compute)
+        # Many embeddings need no copy where the epilogue of the caller knows ``X_scale`` of a chunk.
+        X = backend.as_they_are(embeddings, operand) if as_they_are and operand == compute else None
+        self.X_scale = self.X_inverse_norm if X is not None and backend.inverse_norms(X, self.X_inverse_norm) else None
+        self.short = False
+        if X is None or self.X_scale is None:
+            X = new((B, D), dtype=operand)
+            self.short = backend.normalize_rows(embeddings, X, self.X_inverse_norm)
+        self.X = X
         # The embeddings in dP: times the factors of ``kept``, of which X_inverse_norm brings those in dX.
         self.weighted = self.X
         self.dX: Tensor | None = None
@@ -171,7 +180,7 @@ class Similarities:
             if scale is not None and rounds and (self.dP is not None or self.update is not None):
                 G = self._gradient_rows(first, last, self.X.dtype, by_columns(P))
             part = dS[:count] if dS is not None else None if self.kept is None else self.kept[first:last]
-            yield Chunk(first, last, S[:count], V, norm, short, scale, part, G)
+            yield Chunk(first, last, S[:count], V, norm, short, scale, part, G, self.X_scale)
 
     @property
     def differentiates(self) -> bool:
@@ -222,7 +231,7 @@ class Similarities:
     def gradients(self) -> tuple[Tensor | None, Tensor | None]:
         """dL/dembeddings (B, D), compute type, and dL/dproxies (C, D), type of the proxies, once all chunks are in."""
         if self.dX is not None:
-            self.backend.normalize_rows_backward(self.dX, self.X, self.X_inverse_norm)
+            self.backend.finish(self.dX, self.X, self.X_inverse_norm, unit=self.X_scale is None)
             if self.short:
                 check_gradient_fits(self.dX, self.X_inverse_norm, self.names[0])
         return self.dX, self.dP

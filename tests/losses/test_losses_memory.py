@@ -27,3 +27,10 @@ def test_peak_memory(contender):
     command = [sys.executable, "-m", "bench.memory", f"robustdml/{contender}", *map(str, SHAPE)]
     out = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(out.stdout)["beyond_mb"] <= CLAIMED[contender]
+
+
+def test_two_towers_have_no_copy_of_their_rows():
+    """A copy of 8 MB for each block of a thread, and one of unit rows, would be 144 MB."""
+    command = [sys.executable, "-m", "bench.pair_workloads", "robustdml/sigmoid of two towers", "4096", "512", "4096"]
+    out = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(out.stdout)["beyond_mb"] <= 24

@@ -32,10 +32,11 @@ def test_chunks_are_the_same_as_eager(name, upstream, device):
 
 @pytest.mark.parametrize("name", cases.PROBLEMS)
 @pytest.mark.usefixtures("small_chunks")
-def test_a_batch_too_large_for_lanes(name, device, monkeypatch):
-    """The loop over chunks has one gradient of the rows as anchors and as candidates."""
-    monkeypatch.setattr("robustdml_ops.ops.pairs.sweep.MOST_CANDIDATES", 1)
-    cases.assert_same_as_eager(NATIVE, name, (20, None, 9), torch.float32, device)
+def test_candidates_too_many_for_lanes(name, device, monkeypatch):
+    """The loop over chunks multiplies candidates as they are; rows that are both have one gradient."""
+    monkeypatch.setattr("robustdml_ops.ops.pairs.sweep.lanes_serve", lambda *_: False)
+    for shape in ((20, None, 9), (20, 33, 3), (20, "anew", 3), (7, "first", 3)):
+        cases.assert_same_as_eager(NATIVE, name, shape, torch.float32, device)
 
 
 @pytest.mark.parametrize("name", cases.PROBLEMS)

@@ -21,8 +21,9 @@ from robustdml_ops.ops.pairs.problem import (
     PairSets,
 )
 
-# Rows of S with more candidates fit no core's cache: then all threads share a chunk.
-MOST_CANDIDATES = 16384
+# Elements of the candidates up to which lanes are as fast as all threads on a chunk: each block of a thread has its own
+# gradient of the candidates. Rows count at least so many columns, as a row of S has to fit a core's cache.
+_MOST_ELEMENTS, _LEAST_COLUMNS = 1 << 19, 32
 # As cuda::Element of csrc/rows/cuda.h.
 _ELEMENT = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
 
@@ -36,7 +37,8 @@ class NativePairs(NativeRows, PairBackend):
         if module.on_gpu(S):
             given = native_chunk(sums, sets, first, S, "_cuda")
         else:
-            given = native_chunk(sums, sets, first, S, inverse_norm=module.address(chunk.scale))
+            norms = {"inverse_norm": chunk.scale, "candidate_inverse_norm": chunk.X_scale}
+            given = native_chunk(sums, sets, first, S, **module.addresses(norms))
         module.call(name, S, given, settings)
 
 
@@ -106,6 +108,11 @@ def native_chunk(
         **module.addresses(upstream_arguments(sums.upstream)),
         **given,
     )
+
+
+def rows_fit_lanes(candidates: Tensor) -> bool:
+    """Whether candidates are so few that sums complete with a row go by lanes."""
+    return len(candidates) * max(candidates.shape[1], _LEAST_COLUMNS) <= _MOST_ELEMENTS
 
 
 def sweep_by_lanes(

@@ -14,10 +14,10 @@ from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, product
 from robustdml_ops.engine.validation import check_gradient_fits
 from robustdml_ops.ops.pairs.eager import EagerPairs
 from robustdml_ops.ops.pairs.native import (
-    MOST_CANDIDATES,
     ContrastSide,
     NativePairs,
     contrast_by_tiles,
+    rows_fit_lanes,
     sweep_by_lanes,
     symmetric_by_lanes,
     whole_matrices_serve,
@@ -131,10 +131,12 @@ def pair_sweep(
         # The anchors' gradient joins the candidates' in the compute type: half precision is rounded once, at the end.
         names = ("embeddings" if candidates is None else "candidates", "embeddings")
         anchors = anchors.to(dtype)
-        similarities = Similarities(others, anchors, dtype, operand, backend, names=names)
-        result.candidate_scale = similarities.X_inverse_norm
-        by_lanes = native and len(others) <= MOST_CANDIDATES and lanes_serve(anchors, operand, dtype)
+        by_lanes = native and rows_fit_lanes(others) and lanes_serve(anchors, operand, dtype)
         by_lanes = by_lanes and not isinstance(problem, PairHingeProblem)
+        similarities = Similarities(
+            others, anchors, dtype, operand, backend, names=names, as_they_are=native and not by_lanes
+        )
+        result.candidate_scale = similarities.X_inverse_norm
         # In the loop a batch with itself has one gradient, of its rows on either side.
         as_candidates = candidates is None and want_anchors and not by_lanes
         similarities.want_gradients(want_candidates, want_anchors and not as_candidates)
@@ -184,8 +186,9 @@ def _add_anchors(similarities: Similarities, chunk: Chunk) -> None:
     assert similarities.dX is not None
     dS = chunk.S.to(chunk.V.dtype) if chunk.dS is None else chunk.dS
     dU = product(dS, similarities.X, similarities.dX.new_empty((len(dS), similarities.X.shape[1])))
-    # Where the anchors were multiplied as they are, dS has the factor 1 / |anchor|.
-    similarities.dX[chunk.first : chunk.last] += dU if chunk.scale is None else dU / chunk.scale[:, None]
+    # Where anchors were multiplied as they are dS has the factor 1 / |anchor|, as dX has where candidates were.
+    apart = None if similarities.X_scale is not None else chunk.scale
+    similarities.dX[chunk.first : chunk.last] += dU if apart is None else dU / apart[:, None]
 
 
 def _symmetric(
