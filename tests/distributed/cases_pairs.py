@@ -68,7 +68,7 @@ for _name in PAIRS:
         register(f"{_name}_{_reduction}", partial(of_pairs, _name, _reduction), 2, 4)
 
 
-@case(1, 2, 4)
+@case()
 def two_towers(place):
     """Each process brings its pairs; the temperature has the gradient of all."""
     generator = torch.Generator().manual_seed(9)
