@@ -2,7 +2,7 @@
 
 import torch
 
-from robustdml_ops.backends.choice import UNAVAILABLE, preference
+from robustdml_ops.backends.dispatch import UNAVAILABLE, preference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 

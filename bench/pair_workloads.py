@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.chunk_sizes import chunk_rows
+from robustdml_ops.engine.similarity_chunks import chunk_rows
 from robustdml_ops.losses import (
     ContrastiveLoss,
     MemoryContrastiveLoss,

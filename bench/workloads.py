@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.chunk_sizes import chunk_rows
+from robustdml_ops.engine.similarity_chunks import chunk_rows
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ArcFaceLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
 from robustdml_ops.ops import class_lse, nearest, similarity
 from robustdml_ops.python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss

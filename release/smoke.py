@@ -11,7 +11,7 @@ import torch
 
 from robustdml_ops import losses, python_ref, robust
 from robustdml_ops.backends import native_module
-from robustdml_ops.backends.choice import choose
+from robustdml_ops.backends.dispatch import choose
 from robustdml_ops.ops.anchor.sweep import BACKENDS
 from robustdml_ops.optim import ProxyAdamW
 

@@ -23,7 +23,7 @@ from triton.runtime import driver  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
 from robustdml_ops.backends import cards  # noqa: E402
-from robustdml_ops.engine.precision import set_float32_products  # noqa: E402
+from robustdml_ops.backends.triton_device import set_float32_products  # noqa: E402
 from tests.nightly import nightly_but  # noqa: E402
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"

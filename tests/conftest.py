@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from robustdml_ops.backends import choice, native_module, trust
+from robustdml_ops.backends import dispatch, native_module, trust
 from tests.native import native_builds
 
 UNDER_TEST = os.environ.get("ROBUSTDML_NATIVE_UNDER_TEST")
@@ -54,13 +54,14 @@ def _poisoned_memory_and_a_seed():
 
 # Names under which modules import the functions that choose the size of a chunk.
 SMALL_CHUNKS = (
+    "robustdml_ops.backends.native_module.lane_rows",
     *(
         f"robustdml_ops.{module}.chunk_rows"
-        for module in ("engine.similarity_chunks", "engine.lanes", "ops.pairs.sweep", "losses.smooth_proxy_anchor")
+        for module in ("engine.similarity_chunks", "ops.pairs.sweep", "losses.smooth_proxy_anchor")
     ),
     *(
         f"robustdml_ops.{module}.cache_rows"
-        for module in ("ops.anchor.second_derivative", "ops.classes.second_derivative", "ops.pairs.second_derivative")
+        for module in ("ops.anchor.autograd", "ops.classes.second_derivative", "ops.pairs.second_derivative")
     ),
 )
 
@@ -88,7 +89,7 @@ def self_check(monkeypatch, tmp_path):
     monkeypatch.setenv("ROBUSTDML_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(trust, "CHECKED", {"cpu", "cuda"})
     monkeypatch.setattr(trust, "_VERDICTS", {})
-    choice._tell_once.cache_clear()
+    dispatch._tell_once.cache_clear()
 
 
 @pytest.fixture(params=["native", "eager"])
@@ -155,8 +156,7 @@ def _native_on(kind, request, monkeypatch):
     monkeypatch.setattr(
         native_module, "library", request.getfixturevalue("emulated" if kind == "emulated" else "native")
     )
-    for place in ("engine.lanes", "ops.pairs.native"):
-        monkeypatch.setattr(f"robustdml_ops.{place}.matrix_product", lambda _: 0)
+    monkeypatch.setattr(native_module, "matrix_product", lambda _: 0)
     if kind == "emulated":
         monkeypatch.setattr(native_module, "current_stream", lambda _: contextlib.nullcontext(0))
         monkeypatch.setattr(native_module, "on_gpu", lambda _: True)

@@ -18,9 +18,8 @@ pytest.importorskip("triton", minversion="3.6", reason="Triton is not installed"
 from triton.runtime.jit import JITFunction
 
 from robustdml_ops.backends import cards
-from robustdml_ops.backends import choice as backends
-from robustdml_ops.engine import chunk_sizes as chunks
-from robustdml_ops.engine import precision
+from robustdml_ops.backends import dispatch as backends
+from robustdml_ops.engine import similarity_chunks as chunks
 
 CUDA = torch.device("cuda")
 # These read a value or have a shape that depends on values: the host would wait for the device.
@@ -108,7 +107,7 @@ def counted():
         stack.enter_context(mock.patch.dict(backends.PREFERENCE, meta=("triton", "eager")))
         stack.enter_context(mock.patch.object(chunks, "memory", return_value=80 << 30))
         stack.enter_context(mock.patch.object(cards, "architecture", return_value=cards.DEFAULT))
-        stack.enter_context(mock.patch.object(precision, "multiplies_bfloat16", return_value=True))
+        stack.enter_context(mock.patch.object(backends, "multiplies_bfloat16", return_value=True))
         stack.enter_context(mock.patch.object(torch, "autocast", no_autocast))
         for name, module in list(sys.modules.items()):
             if name.startswith("robustdml_ops."):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from robustdml_ops.backends.choice import UNAVAILABLE
+from robustdml_ops.backends.dispatch import UNAVAILABLE
 from robustdml_ops.ops import LabelSets
 from tests import every_call
 

@@ -18,8 +18,7 @@ from unittest import mock
 import torch
 
 from robustdml_ops.backends import cards
-from robustdml_ops.engine.chunk_sizes import chunk_rows
-from robustdml_ops.engine.similarity_chunks import accumulate, product
+from robustdml_ops.engine.similarity_chunks import accumulate, chunk_rows, product
 
 from ..shapes import BATCH, LARGE, MIDDLE, SMALL, SMALL_BATCH, Shape
 from . import ROOT, calls, contenders

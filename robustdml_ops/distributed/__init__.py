@@ -5,8 +5,7 @@
 Each process owns a shard of the proxies, gives its own batch, and gets the loss of the joint batch.
 """
 
-from robustdml_ops.distributed.data_parallel import leave_out_of_ddp
 from robustdml_ops.distributed.processes import ShardError
-from robustdml_ops.distributed.sharding import shard_classes
+from robustdml_ops.distributed.sharding import leave_out_of_ddp, shard_classes
 
 __all__ = ["ShardError", "leave_out_of_ddp", "shard_classes"]

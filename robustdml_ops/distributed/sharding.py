@@ -1,4 +1,4 @@
-"""``shard_classes``: a loss or filter whose classes are divided among the processes of a mesh."""
+"""``shard_classes`` divides the classes of a loss or filter among processes; ``leave_out_of_ddp`` hides it from DDP."""
 
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -9,12 +9,12 @@ from torch import nn
 from torch.distributed._composable.contract import REGISTRY_KEY, RegistryItem
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from robustdml_ops.distributed.class_shards import ClassShards
 from robustdml_ops.distributed.processes import Processes
-from robustdml_ops.engine.dtensors import is_sharded, of_shards, shard_loaded
 from robustdml_ops.engine.proxy_update import owner_of
-from robustdml_ops.engine.shards import settings_of
+from robustdml_ops.engine.shards import is_sharded, of_shards, settings_of, shard_loaded
 from robustdml_ops.engine.validation import check_choice
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -206,3 +206,47 @@ def _give_shards(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) 
     for name in module.class_dimensions():
         if name in module._buffers and prefix + name in state_dict:
             state_dict[prefix + name] = module.shards.as_shards(state_dict[prefix + name])
+
+
+def leave_out_of_ddp(model: Module) -> Module:
+    """Exclude losses and filters that :func:`shard_classes` has sharded from ``DistributedDataParallel``.
+
+    DDP copies parameters and buffers of the first process to all, and averages gradients: each process would have the
+    first one's classes. Where network, loss and filter are one module, as in PyTorch Lightning, call this after
+    ``shard_classes`` and before DDP is made.
+
+    Parameters
+    ----------
+    model : Module
+        The module that DDP will wrap.
+
+    Returns
+    -------
+    Module
+        ``model``.
+
+    Raises
+    ------
+    ValueError
+        Nothing in it is divided.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.distributed import leave_out_of_ddp
+    >>> leave_out_of_ddp(torch.nn.Linear(2, 2))
+    Traceback (most recent call last):
+        ...
+    ValueError: nothing in Linear is divided: call shard_classes on its parts first
+    """
+    names: list[str] = []
+    for prefix, module in model.named_modules():
+        if getattr(getattr(module, "shards", None), "divided", False):
+            names += [name for name, _ in (*module.named_parameters(prefix), *module.named_buffers(prefix))]
+    if not names:
+        raise ValueError(f"nothing in {type(model).__name__} is divided: call shard_classes on its parts first")
+    already = getattr(model, "_ddp_params_and_buffers_to_ignore", ())
+    # PyTorch has no public name for it; libraries that divide parameters themselves use this one.
+    ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
+    ignore(model, sorted({*names, *already}))  # type: ignore[no-untyped-call]
+    return model

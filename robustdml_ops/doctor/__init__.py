@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from robustdml_ops.doctor import machine, ops, speed
-from robustdml_ops.doctor.finding import Finding
+from robustdml_ops.doctor import machine, ops
+from robustdml_ops.doctor.machine import Finding
 
 __all__ = ["main"]
 
@@ -63,7 +63,7 @@ def examine(folders: Mapping[str, Callable[[], Path]]) -> list[Finding]:
     findings = [Finding.of(name, check) for name, check in checks]
     for device in [torch.device("cpu")] + ([torch.device("cuda")] if torch.cuda.is_available() else []):
         findings += ops.served(device)
-        findings.append(Finding.of(f"speed on {device.type}", partial(speed.sweep_against_products, device)))
+        findings.append(Finding.of(f"speed on {device.type}", partial(ops.sweep_against_products, device)))
     # Last, when all libraries are loaded.
     return [*findings, Finding.of("OpenMP", machine.pools)]
 

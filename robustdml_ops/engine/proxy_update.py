@@ -48,29 +48,24 @@ class UpdateOfRows:
         self.check_factor, self.confirm, self.check_version = update.check_factor, update.confirm, update.check_version
 
 
-def selected_rows(update: ProxyUpdate | None) -> Tensor | None:
-    """Rows of the sweep; None: all."""
-    return None if update is None else update.rows
-
-
-_bound: MutableMapping[Tensor, "weakref.ref[ProxyUpdate]"] = WeakIdKeyDictionary()
+# By the parameter; empty where no optimiser is bound. PyTorch's compiler does not look into it.
+BOUND: MutableMapping[Tensor, "weakref.ref[ProxyUpdate]"] = WeakIdKeyDictionary()
 
 
 def bind(update: ProxyUpdate) -> None:
     """Bind the update: sweeps over the parameter's rows call it."""
-    _bound[update.parameter] = weakref.ref(update)
+    BOUND[update.parameter] = weakref.ref(update)
 
 
 def update_of(parameter: Tensor) -> ProxyUpdate | None:
     """The update bound to a parameter that needs a gradient; None where no sweep can take a step."""
-    if torch.compiler.is_compiling() or not _bound or not torch.is_grad_enabled() or not parameter.requires_grad:
-        return None
-    return None if torch._C._are_functorch_transforms_active() else owner_of(parameter)
+    takes = torch.is_grad_enabled() and parameter.requires_grad and not torch._C._are_functorch_transforms_active()
+    return owner_of(parameter) if takes else None
 
 
 def owner_of(parameter: Tensor) -> ProxyUpdate | None:
     """The update bound to the parameter, whether or not gradients are enabled."""
-    reference = _bound.get(parameter)
+    reference = BOUND.get(parameter)
     return None if reference is None else reference()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.tracing import without_autocast
+from robustdml_ops.backends.dispatch import without_autocast
 
 Results = tuple[Tensor | None, ...]
 Expression = Callable[..., Results]

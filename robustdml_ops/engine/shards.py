@@ -1,12 +1,12 @@
-"""Hooks where a loss or filter whose classes are sharded communicates; no-ops on one process.
+"""Classes divided among processes: the hooks where a loss or filter communicates, its buffers, and its DTensors.
 
 Each process owns a shard of the classes and its own samples. A loss computes on the samples of all processes and the
-classes of its shard; each hook below turns a shard's result into that of all. ``robustdml_ops.distributed`` replaces
-:class:`OneProcess` with its ``ClassShards``.
+classes of its shard; each hook turns a shard's result into that of all. On one process they are no-ops;
+``robustdml_ops.distributed`` replaces :class:`OneProcess` with its ``ClassShards``.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -115,10 +115,6 @@ class OneProcess:
         """Values (B,) as the process that owns each label's class has them; no gradient."""
         return values
 
-    def whole(self, values: Tensor) -> Tensor:
-        """Values for all classes, from those for this shard; no gradient."""
-        return values
-
     def common(self, value: Tensor) -> Tensor:
         """A value that all processes have and use for their shards of the loss; its gradient is summed over them."""
         return value
@@ -150,3 +146,80 @@ def settings_of(module: nn.Module) -> dict[str, object]:
         f"requires_grad of {name}": value.requires_grad for name, value in module.named_parameters(recurse=False)
     }
     return {"the class": type(module).__name__, **plain, **trained}
+
+
+class TypedBuffers(nn.Module):
+    """``.half()`` and the like move buffers and convert none: sums of classes would drift, a large κ would overflow."""
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "TypedBuffers":
+        def move(buffer: Tensor) -> Tensor:
+            moved = fn(buffer)
+            return moved if moved.dtype == buffer.dtype else buffer.to(moved.device)
+
+        super()._apply(move, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+
+class ClassBuffers(TypedBuffers):
+    """A module of one process, or of the classes of all; ``robustdml_ops.distributed`` sets ``shards``."""
+
+    shards: OneProcess = ONE_PROCESS
+    class_buffers: ClassVar[tuple[str, ...]] = ()
+
+    def class_dimensions(self) -> dict[str, int]:
+        """Buffers with an entry for each class, and the dimension that counts the classes."""
+        return dict.fromkeys(self.class_buffers, 0)
+
+
+# DTensors of proxies and of their optimiser state; each process has ⌈rows/W⌉ rows, the last ones fewer.
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is a DTensor, without the slow import of its class."""
+    return type(tensor).__name__ == "DTensor"
+
+
+def local_of(tensor: Any) -> Tensor:
+    """The local shard, sharing its memory."""
+    local: Tensor = tensor.to_local() if is_sharded(tensor) else tensor
+    return local
+
+
+def shard_like(parameter: Any, moment: Tensor) -> Tensor:
+    """``moment`` sharded like the parameter: of the shape of the parameter's shard, or of one number a row."""
+    if not is_sharded(parameter):
+        return moment
+    from torch.distributed.tensor import DTensor, Shard
+
+    placements, shape, stride = parameter.placements, parameter.shape, parameter.stride()
+    if moment.dim() < parameter.dim():
+        (divided,) = placements
+        placements, shape, stride = [Shard(0)], shape[divided.dim : divided.dim + 1], (1,)
+        if parameter.dim() == 3:  # several centres a class, which stay on one process
+            centers = parameter.shape[1]
+            moment, shape, stride = moment.view(-1, centers), parameter.shape[:2], (centers, 1)
+    return DTensor.from_local(moment, parameter.device_mesh, placements, run_check=False, shape=shape, stride=stride)
+
+
+def of_shards(local: Tensor, whole: Tensor, mesh: Any, placement: Any) -> Tensor:
+    """A DTensor with the shape of ``whole``, whose shard here is ``local``, made contiguous."""
+    # ``distribute_tensor`` of PyTorch 2.6 leaves padding, which ``AdamW(fused=True)`` takes for entries.
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        local.contiguous(), mesh, [placement], run_check=False, shape=whole.shape, stride=whole.stride()
+    )
+
+
+def shard_loaded(own: Any, loaded: Tensor) -> Tensor:
+    """The loaded tensor, which all processes have, sharded like ``own``; nothing is sent."""
+    if not is_sharded(own) or is_sharded(loaded):
+        return loaded
+    local, whole = loaded, torch.empty(loaded.shape, device="meta")
+    (placement,) = own.placements
+    if placement.is_shard():
+        rows = loaded.shape[placement.dim]
+        each = -(-rows // own.device_mesh.size())
+        first = min(rows, own.device_mesh.get_local_rank() * each)
+        local = loaded.narrow(placement.dim, first, min(each, rows - first))
+    return of_shards(local.to(own.device), whole, own.device_mesh, placement)

@@ -7,13 +7,50 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.chunk_sizes import chunk_rows
-from robustdml_ops.engine.matrices import by_columns, gradient_buffer, new_rows, rows_at
-from robustdml_ops.engine.precision import product_dtype
-from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
-from robustdml_ops.engine.rows.backend import RowsBackend
+from robustdml_ops.backends import native_module as module
+from robustdml_ops.backends.cards import card
+from robustdml_ops.backends.dispatch import product_dtype
+from robustdml_ops.engine.proxy_update import ProxyUpdate
+from robustdml_ops.engine.rows.backends import RowsBackend, by_columns, gradient_buffer, new_rows, rows_at
 from robustdml_ops.engine.rows.lengths import inverse_lengths
 from robustdml_ops.engine.validation import check_gradient_fits, check_range
+
+MB = 1 << 20
+# Rows that any chunk may have: numbers of programs, of partial sums and of elements stay small.
+LONGEST = 1 << 20
+
+
+def chunk_rows(classes: int, per_class: int, device: torch.device, on_the_way: int = 0) -> int:
+    """Classes per chunk, by shapes and the device alone, never by free memory: it fixes the order and bits of sums."""
+    # On a GPU the host's six launches a chunk, up to 0.1 ms, must take less time than the chunk's S in memory.
+    if device.type != "cuda":
+        return cache_rows(per_class, device)
+    size = 4 * max(1, per_class + on_the_way)
+    row = card(device)
+    budget = min(row.chunk_most_mb * MB, max(row.chunk_least_mb * MB, memory(device) // row.chunk_share))
+    largest = min(LONGEST, max(64, budget // size // 64 * 64))
+    chunks = -(-classes // largest)
+    return min(largest, -(-classes // max(1, chunks) // 64) * 64) if classes else largest
+
+
+def bytes_to_keep(device: torch.device) -> int:
+    """Bytes of similarities that may stay between forward and backward: a share of a GPU's memory, 0 on the CPU."""
+    return memory(device) // card(device).kept_share if device.type == "cuda" else 0
+
+
+def cache_rows(per_class: int, device: torch.device) -> int:
+    """Classes per chunk, so that what they bring stays in the last-level cache; ``per_class`` as above."""
+    budget = (32 if device.type == "cuda" else 12) * MB
+    size = 4 * max(1, per_class)
+    # Where few rows fill the cache, S is in memory anyway, and a product of few rows is slow: 64 rows with 10⁵ columns
+    # take 1.45 times as long as 256. So many, while S stays below 64 MB.
+    least = max(64, min(256, 64 * MB // size // 64 * 64))
+    return max(least, min(65536 if device.type == "cuda" else 8192, budget // size // 64 * 64))
+
+
+def memory(device: torch.device) -> int:
+    """Bytes of a GPU, or of the part of it that is lent; PyTorch keeps the number, so nothing waits."""
+    return int(torch.cuda.get_device_properties(device).total_memory)
 
 
 def product(A: Tensor, B: Tensor, out: Tensor) -> Tensor:
@@ -55,7 +92,7 @@ def count_selected(proxies: Tensor, rows: Tensor | None) -> int:
 
 def checked_count(proxies: Tensor, update: ProxyUpdate | None) -> int:
     """Number of proxies in the sweep of an update, whose rows are checked."""
-    rows = selected_rows(update)
+    rows = None if update is None else update.rows
     if rows is not None:
         check_range(rows, len(proxies), "row", "rows", "the number of rows")
     return count_selected(proxies, rows)
@@ -227,6 +264,24 @@ class Similarities:
         """No gradient of a short proxy is beyond its type, of all proxies at once."""
         if self.dP is not None and self.normalize:
             check_gradient_fits(self.dP, inverse_lengths(self.proxies.to(self.compute)), self.names[1])
+
+    def native_fields(self, per_row: int = 0) -> dict[str, Any]:
+        """The fields of a ``Sweep`` by lanes; ``per_row``: more elements that a row brings into the cache."""
+        dP, update = self.dP, self.update
+        fields = module.product_fields(self.X, self.proxies, self.count, self.normalize, per_row, self.together)
+        half = self.operand == torch.bfloat16 and not by_columns(self.proxies)
+        brgemm, release = module.bfloat16_product() if half and torch.backends.mkldnn.enabled else (0, 0)
+        return {
+            **fields,
+            "brgemm": brgemm,
+            "brgemm_release": release,
+            "met": module.address(self.selected),
+            "dX": 0 if self.dX is None else self.dX.zero_().data_ptr(),
+            "dP": module.address(dP),
+            "dP_row_stride": 0 if dP is None else dP.stride(0),
+            "dP_column_stride": 0 if dP is None else dP.stride(1),
+            "update": None if update is None else update.native(-(-self.count // fields["chunk_rows"])),
+        }
 
     def gradients(self) -> tuple[Tensor | None, Tensor | None]:
         """dL/dembeddings (B, D), compute type, and dL/dproxies (C, D), type of the proxies, once all chunks are in."""

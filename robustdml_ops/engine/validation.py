@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.tracing import has_no_values
+from robustdml_ops.backends.dispatch import has_no_values
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -195,40 +195,6 @@ def check_sample_weights(sample_weights: object, samples: Tensor) -> Tensor:
         ),
     )
     return weights
-
-
-def check_labels(
-    labels: object, embeddings: Tensor, name: str = "labels", of: str = "embeddings", several: bool = False
-) -> Tensor:
-    """Labels as (B,), or (B, K) if ``several``, int64 on the device of the embeddings; their range is not checked."""
-    labels = check_tensor(name, labels)
-    if labels.dtype not in INTEGERS:
-        raise ValueError(f"{name} must be integers, got {labels.dtype}: convert them with {name}.long()")
-    if labels.shape != embeddings.shape[:1] and not (
-        several and labels.dim() == 2 and labels.shape[:1] == embeddings.shape[:1] and labels.shape[1]
-    ):
-        raise ValueError(
-            f"{name} must have shape ({len(embeddings)},), one for each row of {of}, got {tuple(labels.shape)}"
-        )
-    return labels.to(embeddings.device, torch.int64, non_blocking=True)
-
-
-def check_label_range(labels: Tensor, num_classes: int) -> None:
-    """Every label in 0 … num_classes − 1: IndexError on the CPU, a device-side assertion elsewhere (no host sync)."""
-    check_range(labels, num_classes, "label", "labels", "num_classes")
-
-
-def check_distinct(labels: Tensor) -> None:
-    """No class twice in a row of labels (B, K), of which negative numbers stand for none."""
-    ordered = labels.sort(1).values
-    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
-    require(
-        ~twice.any(),
-        lambda: (
-            f"labels must be distinct for each sample, got class {int(ordered[:, 1:][twice][0])} twice: fill up with "
-            "ABSENT; a matrix (B, C) of ones and zeros is given as labels.to_sparse()"
-        ),
-    )
 
 
 def check_range(values: Tensor, size: int, one: str, name: str, name_of_size: str) -> None:

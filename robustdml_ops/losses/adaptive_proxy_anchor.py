@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.validation import check_choice, check_finite_numbers, check_matrix, require
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
 from robustdml_ops.losses.families.class_matrix import RowsTakingPart

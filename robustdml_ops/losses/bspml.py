@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.labels import ABSENT, pair_labels
 from robustdml_ops.engine.validation import check_matrix, check_sample_weights
 from robustdml_ops.losses.families.pairs import PairInputs
-from robustdml_ops.losses.inputs import LossInputs, pair_labels, refuse_candidates
+from robustdml_ops.losses.inputs import LossInputs, refuse_candidates
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops.pairs.autograd import pair_dtype

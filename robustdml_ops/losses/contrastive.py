@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.engine.validation import check_finite_numbers
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.losses.inputs import are_several
+from robustdml_ops.engine.labels import are_several
 
 # Steps until the class matrix has to have moved.
 UNMOVED = 100

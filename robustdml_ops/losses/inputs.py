@@ -1,25 +1,24 @@
-"""The arguments of a loss, labels as the kernels take them (int64), and the reduction of one loss per sample."""
+"""The arguments of a loss, samples of several classes among them, and the reduction of one loss per sample."""
 
 import difflib
 import inspect
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.engine.labels import ABSENT, check_distinct, check_label_range
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import (
+    INTEGERS,
+    check_elements,
     check_finite_embeddings,
-    check_labels,
-    check_matrix,
-    check_same_device,
     check_sample_weights,
-    require,
+    check_tensor,
+    largest_weight,
 )
-from robustdml_ops.losses.several_labels import ClassLabels, several_labels
 
 REDUCTIONS = ("mean", "none")
 
@@ -82,11 +81,6 @@ def check_options(kind: type, known: Collection[str], options: Mapping[str, Any]
             )
 
 
-def are_several(labels: object) -> TypeGuard[Tensor]:
-    """Whether labels are those of several classes a sample."""
-    return isinstance(labels, Tensor) and (labels.layout != torch.strided or labels.dim() == 2)
-
-
 def refuse_candidates(name: str, inputs: LossInputs) -> None:
     """Raise for a reference set that is not the batch itself, for the loss of class ``name``, which takes none."""
     given = inputs.ref_emb is not None and inputs.ref_emb is not inputs.embeddings
@@ -96,77 +90,12 @@ def refuse_candidates(name: str, inputs: LossInputs) -> None:
         )
 
 
-def checked_labels(loss: Any, inputs: LossInputs) -> ClassLabels:
-    """Classes of inputs whose shapes, types and devices fit a loss with a class matrix."""
-    check_shapes(loss, inputs)
-    labels, weights = inputs.labels, inputs.label_weights
-    if are_several(labels) and loss.takes_several_labels:
-        dtype = compute_dtype(inputs.embeddings, loss._class_parameter())
-        return several_labels(labels, weights, inputs.embeddings, loss.num_classes, dtype)
-    if weights is not None:
-        raise ValueError(
-            "label_weights are of labels (B, K), several for a sample: leave them out beside labels (B,), or "
-            "take sample_weights"
-        )
-    return ClassLabels(class_labels(labels, inputs.embeddings))
-
-
-def check_shapes(loss: Any, inputs: LossInputs) -> None:
-    """Raise where embeddings do not fit the class matrix, or a reference set is given."""
-    refuse_candidates(type(loss).__name__, inputs)
-    check_matrix("embeddings", inputs.embeddings, columns=loss.embedding_size)
-    check_same_device(embeddings=inputs.embeddings, **loss._parameters)
-
-
 def own_samples(embeddings: Tensor, sample_weights: Tensor | None, dtype: torch.dtype) -> OwnRows:
     """Embeddings without NaN and inf, and checked weights (None: all 1) in the compute type."""
     check_finite_embeddings(embeddings)
     if sample_weights is not None:
         sample_weights = check_sample_weights(sample_weights, embeddings.new_empty(len(embeddings), dtype=dtype))
     return {"embeddings": embeddings, "sample_weights": sample_weights}
-
-
-def class_labels(labels: object, embeddings: Tensor) -> Tensor:
-    """Class numbers (B,) int64 from integers, truth values, or floating-point numbers that are whole."""
-    _check_given(labels)
-    if isinstance(labels, Tensor):
-        if labels.dtype == torch.bool:
-            labels = labels.long()
-        elif labels.is_floating_point():
-            given, labels = labels, labels.long()
-            whole = labels == given
-            require(whole.all(), lambda: f"labels must be numbers of classes, got {given[~whole][:3].tolist()}")
-    return check_labels(labels, embeddings)
-
-
-def pair_labels(
-    labels: object, embeddings: Tensor, ref_labels: object = None, ref_emb: Tensor | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """Labels of anchors and of candidates, int64, equal where they were equal; the same tensor stays the same."""
-    _check_given(labels)
-    same = ref_labels is labels
-    vectors = [one for one in (labels, ref_labels) if isinstance(one, Tensor) and one.dim() == 1]
-    if any(one.is_floating_point() or one.dtype == torch.bool for one in vectors):
-        labels, ref_labels = _numbered(labels, labels if ref_labels is None else ref_labels)
-    of_batch = check_labels(labels, embeddings)
-    if ref_emb is None:
-        return of_batch, None
-    of_candidates = check_labels(of_batch if same else ref_labels, ref_emb, "ref_labels", "ref_emb")
-    return of_batch, of_batch if same else of_candidates
-
-
-def _check_given(labels: object) -> None:
-    if labels is None:
-        raise ValueError("labels are missing: give (B,) numbers, or pairs as indices_tuple to a loss on pairs")
-
-
-def _numbered(labels: object, ref_labels: object) -> tuple[object, object]:
-    """Both vectors as places among their distinct values; NaN equals nothing, itself included."""
-    if not isinstance(labels, Tensor) or not isinstance(ref_labels, Tensor):
-        return labels, ref_labels
-    both = torch.cat([labels, ref_labels.to(labels.device)])
-    places = torch.unique(both, return_inverse=True)[1]
-    return places[: len(labels)], places[len(labels) :]
 
 
 def reduce_samples(losses: Tensor, sample_weights: Tensor | None, reduction: str) -> Tensor:
@@ -178,3 +107,80 @@ def reduce_samples(losses: Tensor, sample_weights: Tensor | None, reduction: str
     if reduction == "none":
         return weighted
     return weighted.sum() / (weights > 0).sum().clamp(min=1)
+
+
+class ClassLabels(NamedTuple):
+    """The class of each sample; or several, distinct and ascending, with their weights."""
+
+    labels: Tensor  # (B,) int64; or (B, K), with ABSENT where a sample has fewer than K
+    weights: Tensor | None = None  # (B, K), compute type, 0 where ABSENT; None: none were given
+
+    def shares(self, dtype: torch.dtype) -> Tensor:
+        """Weights of several classes, (B, K); where none were given, equal ones that sum to 1 for each sample."""
+        if self.weights is not None:
+            return self.weights
+        present = (self.labels != ABSENT).to(dtype)
+        return present / present.sum(1, keepdim=True).clamp(min=1)
+
+
+def several_labels(
+    labels: Tensor, weights: Tensor | None, embeddings: Tensor, num_classes: int, dtype: torch.dtype
+) -> ClassLabels:
+    """Checked labels (B, K), or sparse (B, C), and their weights (B, K); those of a class listed twice are added."""
+    B = len(embeddings)
+    if labels.layout != torch.strided:
+        if weights is not None:
+            raise ValueError("label_weights beside sparse labels, whose values are the weights: leave them out")
+        labels, weights = _listed(labels, B, num_classes)
+    if labels.dtype not in INTEGERS:
+        raise ValueError(
+            f"labels of shape {tuple(labels.shape)} must be integers, got {labels.dtype}: numbers of classes, with "
+            "label_weights of the same shape; a matrix of weights (B, C) is given as labels.to_sparse()"
+        )
+    if labels.dim() != 2 or len(labels) != B or labels.shape[1] == 0:
+        raise ValueError(
+            f"labels must have shape ({B},) or ({B}, K), one row for each of embeddings, got {tuple(labels.shape)}"
+        )
+    labels = labels.to(embeddings.device, torch.int64, non_blocking=True)
+    check_label_range(labels.masked_fill(labels == ABSENT, 0), num_classes)
+    if weights is None:
+        check_distinct(labels)
+    ordered, order = labels.sort(dim=1, stable=True)
+    place = torch.nn.functional.pad((ordered[:, 1:] != ordered[:, :-1]).cumsum(1), (1, 0))
+    labels = torch.full_like(ordered, ABSENT).scatter(1, place, ordered)
+    if weights is None:
+        return ClassLabels(labels)
+    weights = _checked_weights(weights, labels).to(embeddings.device, dtype)
+    weights = torch.zeros_like(weights).scatter_add(1, place, weights.gather(1, order))
+    return ClassLabels(labels, weights.masked_fill(labels == ABSENT, 0))
+
+
+def _checked_weights(weights: Tensor, labels: Tensor) -> Tensor:
+    weights = check_tensor("label_weights", weights)
+    if weights.shape != labels.shape or not (weights.is_floating_point() or weights.dtype == torch.bool):
+        raise ValueError(
+            f"label_weights must be floating point, of the shape of labels, {tuple(labels.shape)}, got "
+            f"{tuple(weights.shape)} of {weights.dtype}"
+        )
+    largest = largest_weight(torch.float32)
+    wanted = f": weights must be finite, not negative and at most {largest:.2g}"
+    check_elements("label_weights", weights, lambda values: (values >= 0) & (values <= largest), wanted)
+    return weights
+
+
+def _listed(matrix: Tensor, samples: int, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Columns and values of a sparse matrix (B, C), as (B, K) each."""
+    if matrix.shape != (samples, num_classes):
+        raise ValueError(
+            f"sparse labels must have shape ({samples}, {num_classes}), a weight for each sample and class, got "
+            f"{tuple(matrix.shape)}"
+        )
+    matrix = matrix.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+    (rows, columns), values = matrix.indices(), matrix.values()
+    counts = torch.bincount(rows, minlength=samples)
+    places = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    shape = (samples, max(1, int(counts.max()) if samples else 0))
+    labels = columns.new_full(shape, ABSENT).index_put((rows, places), columns)
+    if not values.is_floating_point():
+        values = values.float()
+    return labels, values.new_zeros(shape).index_put((rows, places), values)

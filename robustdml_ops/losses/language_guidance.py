@@ -3,15 +3,14 @@
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.backends.tracing import without_autocast
-from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.backends.dispatch import compute_dtype, without_autocast
+from robustdml_ops.engine.labels import check_labels
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import (
     check_choice,
     check_finite_numbers,
     check_finite_rows,
-    check_labels,
     check_matrix,
     check_positive,
     check_same_device,

@@ -8,7 +8,7 @@ from robustdml_ops.losses.contrastive import count_labelled
 from robustdml_ops.losses.families.contrast import ContrastFamilyLoss
 from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
-from robustdml_ops.losses.peer.listed_contrast import labelled_nt_xent, listed_nt_xent
+from robustdml_ops.losses.peer.listed_pairs import labelled_nt_xent, listed_nt_xent
 from robustdml_ops.losses.peer.package import SubLosses
 
 

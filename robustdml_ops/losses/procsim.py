@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.labels import ABSENT, class_labels
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import (
     check_choice,
@@ -17,10 +17,9 @@ from robustdml_ops.engine.validation import (
 )
 from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.families.pairs import PairInputs
-from robustdml_ops.losses.inputs import class_labels
-from robustdml_ops.losses.loss_thresholds import THRESHOLDS
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
+from robustdml_ops.losses.superloss import THRESHOLDS
 from robustdml_ops.ops import confidence, otsu_confidence
 
 NAMES = ("multi-similarity", "proxy-nca")

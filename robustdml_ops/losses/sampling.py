@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.engine.label_sets import ABSENT, ELSEWHERE
-from robustdml_ops.engine.matrices import by_columns, gradient_buffer, rows_at
+from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, check_label_range
 from robustdml_ops.engine.proxy_update import ProxyUpdate, UpdateOfRows, refuse_update
 from robustdml_ops.engine.random_words import FIRST, GOLDEN, mix_bits
-from robustdml_ops.engine.validation import check_label_range, check_number
+from robustdml_ops.engine.rows.backends import by_columns, gradient_buffer, rows_at
+from robustdml_ops.engine.validation import check_number
 
 # Takes rows (n,) int64, distinct, and dL/drows (n, D) in the type of the matrix.
 Receiver = Callable[[Tensor, Tensor], None]

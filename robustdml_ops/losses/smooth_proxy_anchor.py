@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.tracing import without_autocast
-from robustdml_ops.engine.chunk_sizes import chunk_rows
+from robustdml_ops.backends.dispatch import without_autocast
 from robustdml_ops.engine.shards import OwnRows
+from robustdml_ops.engine.similarity_chunks import chunk_rows
 from robustdml_ops.engine.validation import (
     check_finite_numbers,
     check_matrix,
@@ -19,7 +19,7 @@ from robustdml_ops.engine.validation import (
 )
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss, AnchorTerms
 from robustdml_ops.losses.families.class_matrix import OWN
-from robustdml_ops.losses.inputs import LossInputs, check_shapes
+from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.ops import AnchorBiases
 from robustdml_ops.ops.anchor.problem import ConfidenceSets
 
@@ -112,12 +112,12 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
         """
         inputs = LossInputs(embeddings, None, sample_weights=sample_weights)
         if not self.shards.divided:
-            check_shapes(self, inputs)
+            self._check_shapes(inputs)
             return self._of_sets(inputs, self._sets(embeddings, confidences))
         sets: list[ConfidenceSets] = []
 
         def check() -> OwnRows:
-            check_shapes(self, inputs)
+            self._check_shapes(inputs)
             sets.append(self._sets(embeddings, confidences))
             return {**self._own_samples(inputs), "hidden": sets[0].hidden}
 

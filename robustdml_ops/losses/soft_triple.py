@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from robustdml_ops.backends.tracing import has_no_values, without_autocast
+from robustdml_ops.backends.dispatch import has_no_values, without_autocast
 from robustdml_ops.engine.rows.lengths import all_within_reach, unit_rows
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_sizes
 from robustdml_ops.losses.families.classes import CentersLoss

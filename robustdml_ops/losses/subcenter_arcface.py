@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.backends.dispatch import compute_dtype
+from robustdml_ops.engine.labels import check_label_range, class_labels
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.engine.validation import (
     check_finite_embeddings,
     check_finite_numbers,
-    check_label_range,
     check_matrix,
     check_same_device,
     check_sizes,
@@ -20,7 +20,7 @@ from robustdml_ops.engine.validation import (
 from robustdml_ops.losses.arcface import ArcFaceLoss
 from robustdml_ops.losses.families.classes import CentersLoss
 from robustdml_ops.losses.families.margins import Margin
-from robustdml_ops.losses.inputs import SoftmaxOptions, class_labels
+from robustdml_ops.losses.inputs import SoftmaxOptions
 
 _SAMPLES = 1 << 14  # whose centres are gathered at a time
 

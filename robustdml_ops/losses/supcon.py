@@ -5,12 +5,12 @@ from torch import Tensor
 from torch.nn.functional import pad
 from typing_extensions import Unpack
 
-from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.engine.validation import check_choice
 from robustdml_ops.losses.families.contrast import ContrastFamilyLoss
 from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
-from robustdml_ops.losses.peer.listed_contrast import listed_supcon
+from robustdml_ops.losses.peer.listed_pairs import listed_supcon
 from robustdml_ops.losses.peer.package import SubLosses, of_samples
 
 

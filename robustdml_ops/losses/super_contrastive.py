@@ -3,14 +3,14 @@
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.backends.tracing import without_autocast
-from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.backends.dispatch import compute_dtype, without_autocast
+from robustdml_ops.engine.labels import check_labels
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.engine.shards import OwnRows
-from robustdml_ops.engine.validation import check_finite_numbers, check_labels, check_matrix, check_positive
+from robustdml_ops.engine.validation import check_finite_numbers, check_matrix, check_positive
 from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.inputs import own_samples
-from robustdml_ops.losses.loss_thresholds import RunningMean
+from robustdml_ops.losses.superloss import RunningMean
 from robustdml_ops.ops import superloss
 from robustdml_ops.ops.pairs.distances import own_distances, pair_distances
 

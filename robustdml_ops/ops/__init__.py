@@ -1,6 +1,6 @@
 """Differentiable operations, of which the losses are made."""
 
-from robustdml_ops.engine.label_sets import ABSENT, ELSEWHERE, LabelSets
+from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, LabelSets
 from robustdml_ops.engine.validation import NotFiniteError
 from robustdml_ops.ops.anchor import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse
 from robustdml_ops.ops.anchor.problem import ConfidenceSets

@@ -6,10 +6,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from robustdml_ops.backends.triton_device import exact_float32_products
 from robustdml_ops.backends.trust import Case, add_room
-from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.precision import exact_float32_products
-from robustdml_ops.engine.rows import unit
+from robustdml_ops.engine.labels import LabelSets
+from robustdml_ops.engine.rows.backends import BACKENDS as ROWS
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.ops import anchor, classes, lambert_w, otsu, vmf
 from robustdml_ops.ops.pairs.contrast import coefficients_of, pair_contrast
@@ -91,7 +91,7 @@ def _fit(inputs: Inputs, backend: str) -> list[Tensor]:
 
 def _rows(inputs: Inputs, backend: str) -> list[Tensor]:
     """The functions of rows, which no op has for itself."""
-    rows, P, (C, D) = unit.BACKENDS[backend], inputs.P.detach(), inputs.P.shape
+    rows, P, (C, D) = ROWS[backend], inputs.P.detach(), inputs.P.shape
     U, lengths = inputs.values.new_empty(C, D), inputs.values.new_empty(C)
     rows.normalize_rows(P, U, lengths)
     G = P.flip(0).to(U.dtype)
@@ -164,7 +164,7 @@ _LAMBERT_W: dict[str, Op] = {
 def add_rooms() -> None:
     """Give the cases of every room."""
     rows, pairs = {"rows": _rows}, _PAIRS | _PAIRS_OF_A_BANK
-    add_room("rows", unit.BACKENDS, cases(rows, rows, rows))
+    add_room("rows", ROWS, cases(rows, rows, rows))
     add_room("anchor", anchor.sweep.BACKENDS, cases(_ANCHORS, _ANCHORS, _ANCHORS))
     add_room("classes", classes.sweep.BACKENDS, cases(_CLASSES, _CLASSES, _CLASSES))
     add_room("pairs", PAIRS, cases(pairs, pairs, _PAIRS_OF_A_BANK))

@@ -7,12 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.engine.dtensors import local_of, shard_like
-from robustdml_ops.engine.label_sets import ABSENT
-from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.backends.dispatch import compute_dtype
+from robustdml_ops.engine.labels import ABSENT, check_labels
 from robustdml_ops.engine.proxy_update import owner_of
-from robustdml_ops.engine.shards import OneProcess
-from robustdml_ops.engine.validation import check_finite_embeddings, check_labels, check_matrix, check_range
+from robustdml_ops.engine.shards import OneProcess, local_of, shard_like
+from robustdml_ops.engine.validation import check_finite_embeddings, check_matrix, check_range
 from robustdml_ops.optim.optimizer import ProxyOptimizer
 
 Rows = Callable[[Tensor, Any], Tensor]

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.engine.dtensors import is_sharded, local_of, shard_like, shard_loaded
 from robustdml_ops.engine.proxy_update import bind, owner_of
+from robustdml_ops.engine.shards import is_sharded, local_of, shard_like, shard_loaded
 from robustdml_ops.engine.validation import check_local, check_number, check_positive
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 from robustdml_ops.optim.step import ProxyStep, widened

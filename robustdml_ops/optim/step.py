@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.engine.dtensors import is_sharded, local_of
 from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.random_words import GOLDEN, random_key, random_words
 from robustdml_ops.engine.rows.lengths import SHORTEST, inverse_lengths
+from robustdml_ops.engine.shards import is_sharded, local_of
 from robustdml_ops.engine.validation import all_finite
 
 # Rows checked at a time, which bounds the memory of the check.

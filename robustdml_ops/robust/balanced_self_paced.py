@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.typed_buffers import TypedBuffers
+from robustdml_ops.engine.shards import TypedBuffers
 from robustdml_ops.engine.validation import (
     INTEGERS,
     check_choice,

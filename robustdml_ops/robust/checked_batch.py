@@ -9,15 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from robustdml_ops.engine.labels import check_labels
 from robustdml_ops.engine.shards import OneProcess, OwnRows, settings_of
-from robustdml_ops.engine.validation import (
-    INTEGERS,
-    check_labels,
-    check_matrix,
-    check_range,
-    check_same_device,
-    check_tensor,
-)
+from robustdml_ops.engine.validation import INTEGERS, check_matrix, check_range, check_same_device, check_tensor
 
 _warned: WeakSet[nn.Module] = WeakSet()
 

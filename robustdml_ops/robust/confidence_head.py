@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from robustdml_ops.engine.validation import check_label_range, check_labels, check_matrix, check_sizes
+from robustdml_ops.engine.labels import check_label_range, check_labels
+from robustdml_ops.engine.validation import check_matrix, check_sizes
 
 
 class ConfidenceHead(nn.Module):

@@ -5,8 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.typed_buffers import TypedBuffers
-from robustdml_ops.engine.validation import check_labels, check_matrix, check_sizes
+from robustdml_ops.engine.labels import check_labels
+from robustdml_ops.engine.shards import TypedBuffers
+from robustdml_ops.engine.validation import check_matrix, check_sizes
 from robustdml_ops.robust.checked_batch import check_ids, check_keep
 from robustdml_ops.robust.prism.prism import PRISM
 

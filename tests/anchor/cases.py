@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
-from robustdml_ops.engine.label_sets import ELSEWHERE, LabelSets
-from robustdml_ops.engine.precision import operand_dtype
+from robustdml_ops.backends.dispatch import operand_dtype
+from robustdml_ops.engine.labels import ELSEWHERE, LabelSets
 from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets, SweepResult, Wanted
 from robustdml_ops.ops.anchor.sweep import BACKENDS, anchor_sweep
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from robustdml_ops.backends.triton_device import tile_of
-from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops.anchor.backends import TritonAnchor, epilogue_launch, fused_forward
 from robustdml_ops.ops.anchor.problem import AnchorProblem, AnchorSums, ConfidenceSets

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.precision import set_float32_products
+from robustdml_ops.backends.triton_device import set_float32_products
+from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops.anchor import sweep as anchor_sweeps
 from robustdml_ops.ops.anchor.backends import fused_forward, fused_forward_serves

@@ -4,8 +4,8 @@ from functools import partial
 
 import torch
 
-from robustdml_ops.engine.label_sets import ELSEWHERE, LabelSets
-from robustdml_ops.engine.precision import operand_dtype
+from robustdml_ops.backends.dispatch import operand_dtype
+from robustdml_ops.engine.labels import ELSEWHERE, LabelSets
 from robustdml_ops.ops.classes.problem import ClassProblem
 from robustdml_ops.ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from python_ref import class_log_sum_exp
-from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.ops import ABSENT, class_lse
 from robustdml_ops.ops.classes.autograd import class_gradient_op, class_sweep_op
 from tests.nightly import nightly_but

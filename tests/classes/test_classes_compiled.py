@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities
 from robustdml_ops.ops.classes.backends import EagerClasses, TritonClasses, fused_forward
 from robustdml_ops.ops.classes.problem import ClassProblem, ClassSums, ClassUpstream

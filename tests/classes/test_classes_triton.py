@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.ops.classes import backends as triton_classes
 from robustdml_ops.ops.classes.backends import slices_of
 from robustdml_ops.ops.classes.problem import ClassProblem

@@ -2,7 +2,7 @@
 
 import torch
 
-from robustdml_ops.ops.lambert_w.autograd import BACKENDS
+from robustdml_ops.ops.lambert_w.backends import BACKENDS
 
 DTYPES = (torch.float32, torch.float64)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from robustdml_ops.ops.lambert_w.autograd import BACKENDS
+from robustdml_ops.ops.lambert_w.backends import BACKENDS
 from tests.lambert_w.lambert_w_against_eager import DTYPES, compare
 
 NATIVE = BACKENDS["native"]

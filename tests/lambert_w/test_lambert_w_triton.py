@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robustdml_ops.backends import choice
+from robustdml_ops.backends import dispatch
 from robustdml_ops.ops.lambert_w import kernels
 from robustdml_ops.ops.lambert_w.backends import BACKENDS
 from tests.lambert_w.lambert_w_against_eager import DTYPES, compare
@@ -27,11 +27,11 @@ def test_a_kernel_that_flips_a_sign_is_put_aside(factor, monkeypatch):
         return factor * w, sigma
 
     monkeypatch.setattr(kernels, "w_and_sigma", flipped)
-    monkeypatch.setitem(choice.PREFERENCE, "cpu", ("triton", "eager"))
+    monkeypatch.setitem(dispatch.PREFERENCE, "cpu", ("triton", "eager"))
     if factor == 1:
-        assert choice.choose(BACKENDS, None, DEVICE, torch.float32) is BACKENDS["triton"]
+        assert dispatch.choose(BACKENDS, None, DEVICE, torch.float32) is BACKENDS["triton"]
         return
     with pytest.warns(RuntimeWarning, match="triton .* its self-check failed on cpu in lambertw: its error is 2.0"):
-        assert choice.choose(BACKENDS, None, DEVICE, torch.float32) is BACKENDS["eager"]
+        assert dispatch.choose(BACKENDS, None, DEVICE, torch.float32) is BACKENDS["eager"]
     with pytest.raises(RuntimeError, match=r"backend='triton' .* in lambertw: its error is 2\.0"):
-        choice.choose(BACKENDS, "triton", DEVICE, torch.float32)
+        dispatch.choose(BACKENDS, "triton", DEVICE, torch.float32)

@@ -41,7 +41,7 @@ def test_gradient_that_the_sweep_wrote_becomes_grad(op, dtype, backend, small_ch
         written.append(room.data_ptr())  # not the tensor: PyTorch copies what another holds
         return room
 
-    for module in ("engine.similarity_chunks", "ops.similarity.sweep"):
+    for module in ("engine.similarity_chunks", "ops.similarity.autograd"):
         monkeypatch.setattr(import_module(f"robustdml_ops.{module}"), "gradient_buffer", watched)
     W = torch.randn(D, 24).to(dtype).requires_grad_()
     rows = W.detach().t().contiguous().requires_grad_()

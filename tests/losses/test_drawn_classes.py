@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robustdml_ops.engine.label_sets import ELSEWHERE
+from robustdml_ops.engine.labels import ELSEWHERE
 from robustdml_ops.losses.sampling import draw_classes
 from tests.storages import Storages
 

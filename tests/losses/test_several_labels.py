@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from robustdml_ops.losses.inputs import are_several
-from robustdml_ops.losses.several_labels import several_labels
+from robustdml_ops.engine.labels import are_several
+from robustdml_ops.losses.inputs import several_labels
 from robustdml_ops.ops import ABSENT
 
 X = torch.randn(3, 2, dtype=torch.float64)

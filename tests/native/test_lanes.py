@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from robustdml_ops.backends import native_module
-from robustdml_ops.engine import lanes
 from robustdml_ops.losses import (
     ContrastiveLoss,
     MemoryContrastiveLoss,
@@ -100,8 +99,7 @@ def test_as_a_chunk_at_a_time(name, dtype, threads, monkeypatch):
     """Each number of threads agrees with PyTorch's products of one chunk after the other."""
     step, inputs = case(name, dtype)
     with monkeypatch.context() as patch:
-        patch.setattr(lanes, "matrix_product", lambda dtype: 0)
-        patch.setattr("robustdml_ops.ops.pairs.native.matrix_product", lambda dtype: 0)
+        patch.setattr(native_module, "matrix_product", lambda dtype: 0)
         chunks = value_and_gradients(step, inputs)
     tolerance = 2e-5 if dtype == torch.float32 else 1e-12
     for count in THREADS:
@@ -141,7 +139,7 @@ def test_similarities_and_the_nearest(columns, dtype, threads, monkeypatch):
     P = torch.cat([P, P]).to(dtype)
     P = P.t().contiguous().t() if columns else P
     with monkeypatch.context() as patch:
-        patch.setattr(lanes, "matrix_product", lambda dtype: 0)
+        patch.setattr(native_module, "matrix_product", lambda dtype: 0)
         chunks = similarity(X, P), *nearest(X, P, 20)
     by_lanes = []
     for count in THREADS:
@@ -194,7 +192,7 @@ def test_nothing_of_the_process_is_changed(threads):
 
 def state():
     """Numbers of threads, and processors that this thread may run on."""
-    mkl = lanes.set_threads()
+    mkl = native_module.set_threads()
     local = None
     if mkl:
         function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(mkl)
@@ -208,8 +206,8 @@ def test_lanes_serve_here():
     """On x86 Linux the wheels of PyTorch show their product: without this the tests above would compare nothing."""
     if os.uname().sysname != "Linux" or os.uname().machine != "x86_64":
         pytest.skip("other builds of PyTorch need not have the symbols")
-    assert lanes.matrix_product(torch.float32)
-    assert lanes.matrix_product(torch.float64)
+    assert native_module.matrix_product(torch.float32)
+    assert native_module.matrix_product(torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +222,7 @@ def test_lanes_serve_here():
     ],
 )
 def test_chunks_fit_the_cache_of_one_core(rows, row_bytes, threads, expected):
-    assert lanes.chunk_rows(rows, row_bytes, threads) == expected
+    assert native_module.lane_rows(rows, row_bytes, threads) == expected
 
 
 @pytest.mark.parametrize("name", ["proxy-anchor", "proxy-nca", "memory"])

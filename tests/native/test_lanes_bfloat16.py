@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from robustdml_ops.backends import native_module
-from robustdml_ops.engine import lanes
 from robustdml_ops.losses import ProxyAnchorLoss, ProxyNCALoss, SmoothProxyAnchorLoss
 from robustdml_ops.optim import ProxySGD
 
 pytestmark = [
-    pytest.mark.skipif(lanes.bfloat16_product() == (0, 0), reason="no products of bfloat16 in lanes here"),
+    pytest.mark.skipif(native_module.bfloat16_product() == (0, 0), reason="no products of bfloat16 in lanes here"),
     pytest.mark.filterwarnings("ignore:.*rounds to the nearest"),
     pytest.mark.filterwarnings("ignore:TF32 acceleration"),  # by flags() of torch.backends.mkldnn
 ]
@@ -67,7 +66,7 @@ def test_products_of_any_shape(shape):
     room = -(-rows // 32) * 32
     S, dX, dV = torch.empty(room, B), torch.empty(B, D), torch.empty(room, D)
     places = [M.data_ptr() for M in (X, V, dS, S, dX, dV)]
-    native_module.library.bfloat16_products(*lanes.bfloat16_product(), *places[:3], B, D, rows, *places[3:])
+    native_module.library.bfloat16_products(*native_module.bfloat16_product(), *places[:3], B, D, rows, *places[3:])
     X, V, dS = (M.to(BF16).double() for M in (X, V, dS))
     for ours, exact in ((S[:rows], V @ X.t()), (dX, dS.t() @ V), (dV[:rows], dS @ X)):
         torch.testing.assert_close(ours.double(), exact, rtol=1e-5, atol=1e-5)

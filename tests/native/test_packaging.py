@@ -20,7 +20,7 @@ sys.path.insert(0, sys.argv[1])
 sys.meta_path = [finder for finder in sys.meta_path if "Editable" not in getattr(finder, "__name__", "")]
 import torch
 import robustdml_ops
-from robustdml_ops.backends.choice import choose
+from robustdml_ops.backends.dispatch import choose
 from robustdml_ops.ops.anchor.sweep import BACKENDS
 assert robustdml_ops.__file__.startswith(sys.argv[1]), robustdml_ops.__file__
 with warnings.catch_warnings(record=True) as told:

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.losses import (
     AdaptiveProxyAnchorLoss,
     ArcFaceLoss,

@@ -3,7 +3,7 @@
 import torch
 
 from robustdml_ops.ops import otsu_confidence
-from robustdml_ops.ops.lambert_w.autograd import BACKENDS as LAMBERT_W
+from robustdml_ops.ops.lambert_w.backends import BACKENDS as LAMBERT_W
 from robustdml_ops.ops.otsu import BACKENDS
 
 DTYPES = (torch.float32, torch.float64)

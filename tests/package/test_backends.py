@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from robustdml_ops.backends import choice as backends
+from robustdml_ops.backends import dispatch as backends
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.ops.anchor.sweep import BACKENDS
 from robustdml_ops.ops.lambert_w.backends import BACKENDS as LAMBERT_W

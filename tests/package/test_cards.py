@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from robustdml_ops.backends import cards
-from robustdml_ops.backends import choice as backends
+from robustdml_ops.backends import dispatch as backends
 from robustdml_ops.backends.triton_device import fused_pays
-from robustdml_ops.engine import chunk_sizes as chunks
-from robustdml_ops.engine.chunk_sizes import MB, cache_rows, chunk_rows
-from robustdml_ops.engine.rows import triton as rows
+from robustdml_ops.engine import similarity_chunks as chunks
+from robustdml_ops.engine.rows import backends as rows
+from robustdml_ops.engine.similarity_chunks import MB, cache_rows, chunk_rows
 from robustdml_ops.ops.anchor import backends as anchor
 from robustdml_ops.ops.classes import backends as classes
 from robustdml_ops.ops.pairs import triton as pairs

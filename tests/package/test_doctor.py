@@ -11,8 +11,8 @@ import torch
 
 from robustdml_ops import doctor
 from robustdml_ops.backends import native_module, trust
-from robustdml_ops.doctor import machine, main, ops, speed
-from robustdml_ops.doctor.finding import Finding
+from robustdml_ops.doctor import machine, main, ops
+from robustdml_ops.doctor.machine import Finding
 from tests.subprocesses import run_python
 
 CPU = torch.device("cpu")
@@ -134,16 +134,16 @@ def test_a_busy_machine_is_a_finding(idle, well, tmp_path, monkeypatch):
 
 
 def test_speed_is_that_of_a_sweep_and_its_products(monkeypatch):
-    monkeypatch.setattr(speed, "C", 500)
-    monkeypatch.setattr(speed, "SECONDS", 0.05)
-    found = speed.sweep_against_products(CPU, "eager")
+    monkeypatch.setattr(ops, "C", 500)
+    monkeypatch.setattr(ops, "SECONDS", 0.05)
+    found = ops.sweep_against_products(CPU, "eager")
     assert found.facts["ratio"] == pytest.approx(found.facts["seconds"] / found.facts["products"])
     assert found.facts["seconds"] > 0
 
 
 def test_exit_status_and_json_agree(capsys, monkeypatch):
-    monkeypatch.setattr(speed, "C", 500)
-    monkeypatch.setattr(speed, "SECONDS", 0.05)
+    monkeypatch.setattr(ops, "C", 500)
+    monkeypatch.setattr(ops, "SECONDS", 0.05)
     status = main(["--json"])
     told = json.loads(capsys.readouterr().out)
     assert told["well"] == all(one["severity"] != "fault" for one in told["findings"])
@@ -170,8 +170,8 @@ def test_it_runs_as_a_module_and_needs_no_extra():
     code = (
         "import runpy, sys\n"
         "sys.modules |= dict.fromkeys('matplotlib rich sklearn yaml PIL pytorch_metric_learning scipy'.split())\n"
-        "from robustdml_ops.doctor import speed\n"
-        "speed.C, speed.SECONDS, sys.argv = 500, 0.05, ['doctor']\n"
+        "from robustdml_ops.doctor import ops\n"
+        "ops.C, ops.SECONDS, sys.argv = 500, 0.05, ['doctor']\n"
         "runpy.run_module('robustdml_ops.doctor', run_name='__main__')"
     )
     done = run_python("-c", code)
@@ -233,7 +233,7 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_told(monkeypatch)
 
     for module, name in ((machine, "versions"), (machine, "native"), (machine, "pools"), (machine, "busy")):
         monkeypatch.setattr(module, name, fails)
-    monkeypatch.setattr(speed, "sweep_against_products", fails)
+    monkeypatch.setattr(ops, "sweep_against_products", fails)
     otsu = next(room for room in trust.ROOMS.values() if room.name == "otsu")
     monkeypatch.setattr(trust, "ROOMS", {0: otsu, 1: trust.Room("none", {}, {})})
     findings = {one.name: one for one in doctor.examine({})}

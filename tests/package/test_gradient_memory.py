@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from robustdml_ops.engine import matrices
+from robustdml_ops.engine.rows import backends
 from robustdml_ops.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss
 
 B, C, D = 4, 5000, 64  # 1.3 MB
@@ -74,8 +74,8 @@ def test_nothing_is_kept_of_a_parameter_that_is_gone():
     gc.collect()
     loss = ProxyAnchorLoss(C, D)
     step(loss)
-    assert loss.proxies in matrices._kept
-    before = len(matrices._kept)
+    assert loss.proxies in backends._kept
+    before = len(backends._kept)
     del loss
     gc.collect()
-    assert len(matrices._kept) == before - 1
+    assert len(backends._kept) == before - 1

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from robustdml_ops import ops
-from robustdml_ops.engine import precision
-from robustdml_ops.engine.precision import compute_dtype, exact_float32_products, operand_dtype
+from robustdml_ops.backends import dispatch, triton_device
+from robustdml_ops.backends.dispatch import compute_dtype, operand_dtype
+from robustdml_ops.backends.triton_device import exact_float32_products
 from robustdml_ops.engine.similarity_chunks import accumulate, product
 from tests.every_call import OPS, B, D, first
 
@@ -42,7 +43,7 @@ def test_operands_on_a_gpu(dtypes, supported, expected, under_autocast, monkeypa
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
     assert operand_dtype(compute, *on_a_gpu, autocast=True) == under_autocast
     # Where addmm refuses half operands, they are those of the sums.
-    monkeypatch.setattr(precision, "ADDS_HALF_PRODUCTS", False)
+    monkeypatch.setattr(dispatch, "ADDS_HALF_PRODUCTS", False)
     assert operand_dtype(compute, *on_a_gpu, autocast=True) == compute
 
 
@@ -52,16 +53,16 @@ def test_operands_on_a_gpu(dtypes, supported, expected, under_autocast, monkeypa
 def test_the_first_version_that_adds_half_products(version, adds, monkeypatch):
     monkeypatch.setattr(torch, "__version__", torch.torch_version.TorchVersion(version))
     try:
-        assert adds == importlib.reload(precision).ADDS_HALF_PRODUCTS
+        assert adds == importlib.reload(dispatch).ADDS_HALF_PRODUCTS
     finally:
         monkeypatch.undo()
-        importlib.reload(precision)
+        importlib.reload(dispatch)
 
 
 @pytest.mark.parametrize("dtype", [BF16, F16])
 def test_products_that_add_to_float32(dtype):
     """On a card torch itself, in the types of a sweep; nothing replaces the calls."""
-    if not torch.cuda.is_available() or not precision.multiplies_bfloat16(torch.device("cuda")):
+    if not torch.cuda.is_available() or not dispatch.multiplies_bfloat16(torch.device("cuda")):
         pytest.skip("no CUDA device whose products take bfloat16")
     A, B = torch.randn(48, 32, device="cuda", dtype=dtype), torch.randn(32, 40, device="cuda", dtype=dtype)
     out, total = torch.empty(48, 40, device="cuda"), torch.ones(48, 40, device="cuda")
@@ -127,7 +128,7 @@ def operands(monkeypatch):
     monkeypatch.setattr(torch, "mm", spy_mm)
     monkeypatch.setattr(torch, "addmm", spy_addmm)
     monkeypatch.setattr(torch.Tensor, "addmm_", spy_addmm_)
-    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda device: True)
+    monkeypatch.setattr(dispatch, "multiplies_bfloat16", lambda device: True)
     return seen
 
 
@@ -187,18 +188,18 @@ def test_either_setting_of_float32_products_is_read(device):
 @pytest.mark.usefixtures("settings_of_products")
 def test_how_fused_kernels_multiply_float32():
     device = torch.device("cuda")
-    assert precision.input_precision(device) == "ieee"
+    assert triton_device.input_precision(device) == "ieee"
     try:
-        precision.set_float32_products("tf32x3")
-        assert precision.input_precision(device) == "tf32x3"
+        triton_device.set_float32_products("tf32x3")
+        assert triton_device.input_precision(device) == "tf32x3"
         torch.set_float32_matmul_precision("high")  # TF32 is allowed, and used
-        assert precision.input_precision(device) == "tf32"
+        assert triton_device.input_precision(device) == "tf32"
         with pytest.raises(ValueError, match=r"products='tf32': expected one of ieee, tf32x3; TF32 is allowed by"):
-            precision.set_float32_products("tf32")
+            triton_device.set_float32_products("tf32")
         torch.set_float32_matmul_precision("highest")
-        assert precision.input_precision(device) == "tf32x3"
+        assert triton_device.input_precision(device) == "tf32x3"
     finally:
-        precision.set_float32_products("ieee")
+        triton_device.set_float32_products("ieee")
 
 
 @pytest.mark.usefixtures("settings_of_products")

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from robustdml_ops.engine.rows.triton import TritonRows
+from robustdml_ops.engine.rows.backends import TritonRows
 from robustdml_ops.ops.lambert_w import backends as lambert_w
 from robustdml_ops.ops.otsu.backends import TRITON_LONGEST, TritonOtsu
 from robustdml_ops.ops.similarity.backends import TritonSimilarity

@@ -7,9 +7,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from robustdml_ops import ops, robust
-from robustdml_ops.backends import choice, trust
+from robustdml_ops.backends import dispatch, trust
 from robustdml_ops.ops.anchor.sweep import BACKENDS as ANCHORS
-from robustdml_ops.ops.lambert_w.autograd import BACKENDS
+from robustdml_ops.ops.lambert_w.backends import BACKENDS
 
 CPU, F32 = torch.device("cpu"), torch.float32
 NATIVE, EAGER = BACKENDS["native"], BACKENDS["eager"]
@@ -36,7 +36,7 @@ def cached(tmp_path):
 def test_a_wrong_op_is_put_aside_with_one_warning(flipped, tmp_path):
     reason = r"its self-check failed on cpu in superloss: its error is 2\.0e\+00, and may be 2\.4e-04"
     with pytest.warns(RuntimeWarning, match=f"native can't serve cpu: {reason}"):
-        assert choice.choose(BACKENDS, None, CPU, F32) is EAGER
+        assert dispatch.choose(BACKENDS, None, CPU, F32) is EAGER
     assert ops.superloss(torch.rand(3), 0.5, 0.5).isfinite().all()  # a second warning would be an error
     with pytest.raises(RuntimeError, match=f"backend='native' can't run here: {reason}"):
         ops.lambertw(torch.rand(3), backend="native")
@@ -51,11 +51,11 @@ def test_an_exception_is_a_verdict_and_a_lack_of_memory_is_none(monkeypatch, tmp
 
     monkeypatch.setattr(NATIVE, "run", fails)
     error = torch.OutOfMemoryError("another process has the card")
-    assert choice.choose(BACKENDS, None, CPU, F32) is NATIVE
+    assert dispatch.choose(BACKENDS, None, CPU, F32) is NATIVE
     assert not (tmp_path / "cache").exists()
     error = ValueError("OutOfResources: shared memory\nmore")
     with pytest.warns(RuntimeWarning, match=r"in lambertw: ValueError: OutOfResources: shared memory \("):
-        assert choice.choose(BACKENDS, None, CPU, F32) is EAGER
+        assert dispatch.choose(BACKENDS, None, CPU, F32) is EAGER
 
 
 def test_what_plain_pytorch_fails_in_too_is_no_fault_of_a_backend(monkeypatch, tmp_path):
@@ -63,7 +63,7 @@ def test_what_plain_pytorch_fails_in_too_is_no_fault_of_a_backend(monkeypatch, t
     room = trust.ROOMS[id(BACKENDS)]
     cases = {name: case._replace(tolerance=lambda _: 0.0) for name, case in room.cases.items()}
     monkeypatch.setitem(trust.ROOMS, id(BACKENDS), room._replace(cases=cases))
-    assert choice.choose(BACKENDS, None, CPU, F32) is NATIVE
+    assert dispatch.choose(BACKENDS, None, CPU, F32) is NATIVE
     assert not (tmp_path / "cache").exists()
 
 
@@ -71,16 +71,16 @@ def test_a_kernel_that_breaks_the_context_leaves_its_verdict(flipped, monkeypatc
     """Nothing else runs in this process; the next one puts the backend aside."""
     monkeypatch.setattr(trust, "_answers", lambda _: False)
     with pytest.warns(RuntimeWarning, match="superloss"):
-        choice.choose(BACKENDS, None, CPU, F32)
+        dispatch.choose(BACKENDS, None, CPU, F32)
     assert cached(tmp_path)
 
 
 def test_the_verdict_is_read_by_the_next_process(flipped, monkeypatch):
     for _ in range(2):
         with pytest.warns(RuntimeWarning, match="self-check"):
-            assert choice.choose(BACKENDS, None, CPU, F32) is EAGER
+            assert dispatch.choose(BACKENDS, None, CPU, F32) is EAGER
         trust._VERDICTS.clear()
-        choice._tell_once.cache_clear()
+        dispatch._tell_once.cache_clear()
         monkeypatch.setattr(trust, "errors", lambda *_: pytest.fail("the cache has it"))
 
 
@@ -90,38 +90,38 @@ def test_a_damaged_cache_has_no_entry(damage, flipped, tmp_path):
     file = tmp_path / "cache" / "self_check.json"
     file.write_bytes(damage if isinstance(damage, bytes) else damage.encode())
     with pytest.warns(RuntimeWarning, match="superloss"):
-        assert choice.choose(BACKENDS, None, CPU, F32) is EAGER
+        assert dispatch.choose(BACKENDS, None, CPU, F32) is EAGER
     assert cached(tmp_path)
 
 
 def test_another_version_asks_again_and_keeps_the_rest(monkeypatch, tmp_path):
-    choice.choose(BACKENDS, None, CPU, F32)
+    dispatch.choose(BACKENDS, None, CPU, F32)
     monkeypatch.setattr(trust, "installed", lambda name: "9")
     trust._VERDICTS.clear()
-    choice.choose(BACKENDS, None, CPU, F32)
+    dispatch.choose(BACKENDS, None, CPU, F32)
     assert [rooms["lambert_w"] for rooms in cached(tmp_path).values()] == [{"native": None}] * 2
 
 
 def test_where_nothing_can_be_written_each_process_asks(tmp_path):
     (tmp_path / "cache").write_text("a file")
-    assert choice.choose(BACKENDS, None, CPU, F32) is NATIVE
+    assert dispatch.choose(BACKENDS, None, CPU, F32) is NATIVE
 
 
 def test_it_can_be_left_out(flipped, monkeypatch):
     monkeypatch.setenv("ROBUSTDML_SELF_CHECK", "0")
-    assert choice.choose(BACKENDS, None, CPU, F32) is NATIVE
+    assert dispatch.choose(BACKENDS, None, CPU, F32) is NATIVE
 
 
 def test_trust_is_postponed_while_operations_are_recorded(flipped, monkeypatch):
     with TorchDispatchMode():
-        assert choice.choose(BACKENDS, None, CPU, F32) is NATIVE
+        assert dispatch.choose(BACKENDS, None, CPU, F32) is NATIVE
     with monkeypatch.context() as patch:
         patch.setattr(trust, "CHECKED", {"cuda"})
         patch.setattr(trust, "_environment", lambda _: "card")
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
         assert trust.distrusted(BACKENDS, "native", torch.device("cuda")) is None
     with pytest.warns(RuntimeWarning, match="superloss"):
-        assert choice.choose(BACKENDS, None, CPU, F32) is EAGER
+        assert dispatch.choose(BACKENDS, None, CPU, F32) is EAGER
 
 
 @pytest.mark.parametrize(
@@ -129,15 +129,15 @@ def test_trust_is_postponed_while_operations_are_recorded(flipped, monkeypatch):
 )
 def test_modes_of_the_caller_change_no_verdict(outside):
     with outside():
-        assert choice.choose(ANCHORS, None, CPU, F32) is ANCHORS["native"]
-        assert choice.choose(BACKENDS, None, CPU, F32) is NATIVE
+        assert dispatch.choose(ANCHORS, None, CPU, F32) is ANCHORS["native"]
+        assert dispatch.choose(BACKENDS, None, CPU, F32) is NATIVE
 
 
 def test_the_cpu_is_not_checked(monkeypatch):
     monkeypatch.undo()
     assert {"cuda"} == trust.CHECKED
     monkeypatch.setattr(trust, "_read", lambda: pytest.fail("not on the CPU"))
-    assert choice.choose(BACKENDS, "native", CPU, F32) is NATIVE
+    assert dispatch.choose(BACKENDS, "native", CPU, F32) is NATIVE
 
 
 @pytest.mark.nightly
@@ -145,7 +145,7 @@ def test_every_room_of_the_native_module_passes(cuda_device):
     """CUDA's kernels, run by the emulation where there is no card."""
     for room in trust.ROOMS.values():
         if "native" in room.table:
-            assert choice.choose(room.table, "native", cuda_device, F32) is room.table["native"]
+            assert dispatch.choose(room.table, "native", cuda_device, F32) is room.table["native"]
 
 
 def test_a_kernel_that_drops_the_last_column_is_found(cuda_device, monkeypatch):
@@ -158,7 +158,7 @@ def test_a_kernel_that_drops_the_last_column_is_found(cuda_device, monkeypatch):
 
     monkeypatch.setattr(type(native), "anchor_lse", wrong)
     with pytest.raises(RuntimeError, match=r"failed on .* in anchor_loss: its error is"):
-        choice.choose(ANCHORS, "native", cuda_device, F32)
+        dispatch.choose(ANCHORS, "native", cuda_device, F32)
 
 
 def test_every_table_of_backends_has_cases():

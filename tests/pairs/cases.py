@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.ops import pair_hinge
 from robustdml_ops.ops.pairs.problem import (
     DistanceLimits,

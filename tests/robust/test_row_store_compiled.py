@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from robustdml_ops.ops.vmf.problem import Fitted
-from robustdml_ops.robust.bank.queue import SampleCopies
-from robustdml_ops.robust.bank.row_store import ClassStatistics, StoreProblem, store_in_triton
+from robustdml_ops.robust.bank.row_store import ClassStatistics, SampleCopies, StoreProblem, store_in_triton
 from robustdml_ops.robust.prism.class_logits import LogitUpdate, write_in_triton
 from tests.ahead_of_time import ARCHITECTURES, check_elementwise, compiling
 from tests.nightly import nightly_but

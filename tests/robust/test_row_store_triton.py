@@ -7,7 +7,7 @@ import pytest
 import torch
 from states import assert_same_state
 
-from robustdml_ops.engine.label_sets import ELSEWHERE
+from robustdml_ops.engine.labels import ELSEWHERE
 from robustdml_ops.engine.shards import OneProcess
 from robustdml_ops.ops.vmf.problem import Fitted
 from robustdml_ops.robust import PRISM, MemoryBank

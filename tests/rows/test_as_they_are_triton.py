@@ -8,8 +8,8 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
-from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.rows.triton import TritonRows
+from robustdml_ops.engine.labels import LabelSets
+from robustdml_ops.engine.rows.backends import TritonRows
 from robustdml_ops.engine.similarity_chunks import Similarities
 from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets, Wanted
 from robustdml_ops.ops.anchor.sweep import BACKENDS as ANCHORS
@@ -32,7 +32,7 @@ def half_products(monkeypatch):
     """Products of bfloat16 with sums in float32, which PyTorch has on GPUs alone, and Triton's interpreter not."""
     if DEVICE.type == "cuda":
         return
-    monkeypatch.setattr("robustdml_ops.engine.precision.multiplies_bfloat16", lambda device: True)
+    monkeypatch.setattr("robustdml_ops.backends.dispatch.multiplies_bfloat16", lambda device: True)
     dot = interpreter.InterpreterBuilder.create_dot
 
     def wide_dot(self, a, b, *rest):

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.engine.rows.backend import RowsBackend
-from robustdml_ops.engine.rows.native import NativeRows
+from robustdml_ops.engine.rows.backends import NativeRows, RowsBackend
 from robustdml_ops.engine.similarity_chunks import Similarities
 
 NATIVE, EAGER = NativeRows(), RowsBackend()

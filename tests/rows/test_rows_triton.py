@@ -4,7 +4,7 @@ import pytest
 import scales
 import torch
 
-from robustdml_ops.engine.rows.triton import TritonRows
+from robustdml_ops.engine.rows.backends import TritonRows
 from tests.triton_here import DEVICE, MARKS
 
 pytestmark = [

@@ -2,7 +2,7 @@
 
 import torch
 
-from robustdml_ops.ops.vmf.autograd import BACKENDS
+from robustdml_ops.ops.vmf.backends import BACKENDS
 from robustdml_ops.ops.vmf.problem import BIAS_CORRECTIONS, ESTIMATORS, FitProblem
 
 FUNCTIONS = ("ratio_derivative", "ratio", "log_0f1", "peak", "log_i")

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from python_ref import vmf as reference
-from robustdml_ops.ops.vmf import bessel_ratio, log_bessel_i, vmf_log_likelihood, vmf_log_normalizer, vmf_log_peak
-from robustdml_ops.ops.vmf.autograd import vmf
-from robustdml_ops.ops.vmf.order import log_debye_coefficients, vmf_order
+from robustdml_ops.ops.vmf import bessel_ratio, log_bessel_i, vmf, vmf_log_likelihood, vmf_log_normalizer, vmf_log_peak
+from robustdml_ops.ops.vmf.problem import log_debye_coefficients, vmf_order
 from tests.nightly import nightly_but
 from tests.vmf.vmf_oracle import exact
 

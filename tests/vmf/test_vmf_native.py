@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robustdml_ops.ops.vmf.autograd import BACKENDS
+from robustdml_ops.ops.vmf.backends import BACKENDS
 from tests.vmf.against_eager import FUNCTIONS, compare_fit, compare_function
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.tracing import in_registry
+from robustdml_ops.backends.dispatch import in_registry
 
 # Lengths whose squares the type holds with all of its digits, and likewise products of such rows with unit vectors.
 SHORTEST = {torch.float32: 1e-9, torch.float64: 1e-100}

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from robustdml_ops.engine.label_sets import ABSENT, ELSEWHERE, LabelSets
-from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.backends.dispatch import compute_dtype
+from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, LabelSets
 from robustdml_ops.engine.proxy_update import refuse_update
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_sample_weights
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss, RowsTakingPart
-from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs, checked_labels
+from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse, similarity
@@ -61,7 +61,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         return self._sum(inputs.embeddings, self._terms(inputs))
 
     def _terms(self, inputs: LossInputs) -> AnchorTerms:
-        labels, label_weights = checked_labels(self, inputs)
+        labels, label_weights = self._checked_labels(inputs)
         if label_weights is not None:
             if label_weights.requires_grad:
                 raise ValueError(
@@ -110,7 +110,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
             scales[1] = scales[1] * rows.drawn.weights(scales[1].dtype)
         exponents = self._exponents(embeddings, rows)
         loss = anchor_loss(embeddings, rows.matrix, sets, biases, *scales, **exponents, update=rows.update)
-        return self.shards.total(loss)
+        return self.shards.total(loss) if rows.elsewhere else loss
 
     def _exponents(self, embeddings: Tensor, rows: RowsTakingPart) -> dict[str, Any]:
         """Settings of both anchor ops."""

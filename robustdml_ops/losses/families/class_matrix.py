@@ -6,15 +6,23 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from robustdml_ops.engine.matrices import rows_at
-from robustdml_ops.engine.precision import compute_dtype
-from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows, update_of
+from robustdml_ops.backends.dispatch import compute_dtype
+from robustdml_ops.engine.labels import are_several, check_label_range, class_labels
+from robustdml_ops.engine.proxy_update import BOUND, ProxyUpdate, update_of
+from robustdml_ops.engine.rows.backends import rows_at
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.engine.shards import OneProcess, OwnRows
-from robustdml_ops.engine.validation import check_cosine, check_label_range, check_sizes
+from robustdml_ops.engine.validation import check_cosine, check_matrix, check_same_device, check_sizes
 from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.first_steps import FirstSteps
-from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs, checked_labels, own_samples
+from robustdml_ops.losses.inputs import (
+    ClassLabels,
+    ClassMatrixOptions,
+    LossInputs,
+    own_samples,
+    refuse_candidates,
+    several_labels,
+)
 from robustdml_ops.losses.peer.package import dense_logits
 from robustdml_ops.losses.sampling import Drawn, negatives_of
 
@@ -109,14 +117,8 @@ class ClassMatrixLoss(MetricLoss):
     def _logits(self, embeddings: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def _evaluate(self, inputs: LossInputs) -> Tensor:
-        loss = super()._evaluate(inputs)
-        if self.training and not self.first_steps.over:
-            self.first_steps(self, inputs.embeddings, inputs.labels, loss)
-        return loss
-
     def _own_rows(self, inputs: LossInputs) -> OwnRows:
-        labels, weights = checked_labels(self, inputs)
+        labels, weights = self._checked_labels(inputs)
         if labels.dim() == 1:
             check_label_range(labels, self.num_classes)
         return {**self._own_samples(inputs), "labels": labels, "label_weights": weights}
@@ -124,6 +126,27 @@ class ClassMatrixLoss(MetricLoss):
     def _own_samples(self, inputs: LossInputs) -> OwnRows:
         dtype = compute_dtype(inputs.embeddings, self._class_parameter())
         return own_samples(inputs.embeddings, inputs.sample_weights, dtype)
+
+    def _checked_labels(self, inputs: LossInputs) -> ClassLabels:
+        """Classes of inputs whose shapes, types and devices fit."""
+        self._check_shapes(inputs)
+        embeddings, labels, weights = inputs.embeddings, inputs.labels, inputs.label_weights
+        if are_several(labels) and self.takes_several_labels:
+            dtype = compute_dtype(embeddings, self._class_parameter())
+            return several_labels(labels, weights, embeddings, self.num_classes, dtype)
+        if weights is not None:
+            raise ValueError(
+                "label_weights are of labels (B, K), several for a sample: leave them out beside labels (B,), or "
+                "take sample_weights"
+            )
+        return ClassLabels(class_labels(labels, embeddings))
+
+    def _check_shapes(self, inputs: LossInputs) -> None:
+        """Raise where embeddings do not fit the class matrix, or a reference set is given."""
+        if inputs.ref_emb is not None or inputs.ref_labels is not None:
+            refuse_candidates(type(self).__name__, inputs)
+        check_matrix("embeddings", inputs.embeddings, columns=self.embedding_size)
+        check_same_device(embeddings=inputs.embeddings, **self._parameters)
 
     def _class_parameter(self) -> nn.Parameter:
         """The parameter of the class matrix, of all classes."""
@@ -134,8 +157,9 @@ class ClassMatrixLoss(MetricLoss):
         """The rows of a step with ``labels`` (B,)."""
         matrix, update = self._shard()
         if self.negatives is None or labels is None or not self.training:
-            places = None if labels is None else self.shards.labels(labels)
-            return RowsTakingPart(matrix, places, self.shards.divided, update, None)
+            if labels is not None and self.shards.divided:
+                labels = self.shards.labels(labels)
+            return RowsTakingPart(matrix, labels, self.shards.divided, update, None)
         here = self.shards.shard_of(self.num_classes) if self.shards.divided else None
         drawn = self.negatives.draw(labels, self.num_classes, here)
         matrix, update = self.negatives.rows(matrix, drawn, update)
@@ -151,7 +175,9 @@ class ClassMatrixLoss(MetricLoss):
     def _shard(self) -> tuple[Tensor, ProxyUpdate | None]:
         """The rows of this process, (C, D) or (C, H, D), a view in plain memory; and the optimiser's step on them."""
         update = self._update()
-        rows = self.shards.rows(self._class_parameter()) if update is None else update.local
+        rows: Tensor = self._class_parameter() if update is None else update.local
+        if update is None and self.shards.divided:
+            rows = self.shards.rows(rows)
         if self.columns and rows.dim() == 2:
             rows = rows.t()
             if self.centers is not None:
@@ -167,7 +193,9 @@ class ClassMatrixLoss(MetricLoss):
         return {**super()._common_settings(), **({} if update is None else update.settings)}
 
     def _update(self) -> ProxyUpdate | None:
-        return update_of(self._class_parameter()) if self.training else None
+        if torch.compiler.is_compiling() or not BOUND or not self.training:
+            return None
+        return update_of(self._class_parameter())
 
 
 @torch.no_grad()
@@ -179,7 +207,8 @@ def own_similarity(embeddings: Tensor, rows: RowsTakingPart, gamma: float | None
     (C, H, D), dtype = matrix.shape, compute_dtype(embeddings, matrix)
     found = embeddings.new_full((len(embeddings),), -torch.inf, dtype=dtype)
     if C and len(embeddings):
-        selected, places = selected_rows(rows.update), labels.clamp(min=0)  # ABSENT and ELSEWHERE are negative
+        selected = None if rows.update is None else rows.update.rows
+        places = labels.clamp(min=0)  # ABSENT and ELSEWHERE are negative
         check_label_range(places, C if selected is None else len(selected) // H)
         places = places[..., None] * H + torch.arange(H, device=places.device)
         own = rows_at(matrix.flatten(0, 1), (places if selected is None else selected[places]).flatten())

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
-from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions, checked_labels, reduce_samples
+from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions, reduce_samples
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses, of_samples
 from robustdml_ops.ops import ABSENT, ClassLSE, class_lse
@@ -40,7 +40,7 @@ class ClassFamilyLoss(ClassMatrixLoss):
 
     def _losses(self, inputs: LossInputs) -> Tensor:
         """ℓ (B,), times a miner's weights."""
-        classes = checked_labels(self, inputs)
+        classes = self._checked_labels(inputs)
         labels, sums = classes.labels, self._sums(inputs.embeddings, classes.labels)
         if labels.dim() == 1:
             losses = self._of_sums(sums, inputs, labels)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, OwnRows, settings_of
 from robustdml_ops.engine.validation import check_choice
+from robustdml_ops.losses.first_steps import FirstSteps
 from robustdml_ops.losses.inputs import REDUCTIONS, LossInputs, LossOptions, check_options
 from robustdml_ops.losses.peer.interface import PeerInterface, without_label
 from robustdml_ops.losses.peer.listed_pairs import check_indices
@@ -47,6 +48,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
     weighs_losses: ClassVar[bool] = False  # every process computes the losses of all samples, and weighs them
     takes_several_labels: ClassVar[bool] = False  # (B, K), or a sparse matrix (B, C)
     takes_margins: ClassVar[bool] = False
+    first_steps: FirstSteps | None = None  # of a loss with a class matrix: looks whether training begins
 
     def __init__(
         self, *, reduction: str = "mean", backend: str | None = None, ignore_index: int | None = None, **options: Any
@@ -123,7 +125,10 @@ class MetricLoss(ShardableLoss, PeerInterface):
         if unknown:
             check_options(type(self), inspect.signature(self.forward).parameters.keys() - {"unknown"}, unknown)
         given = (embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, margins, label_weights)
-        return self._evaluate(LossInputs(*given))
+        loss = self._evaluate(LossInputs(*given))
+        if self.training and self.first_steps is not None and not self.first_steps.over:
+            self.first_steps(self, embeddings, labels, loss)
+        return loss
 
     def _evaluate(self, inputs: LossInputs) -> Tensor:
         embeddings = inputs.embeddings
@@ -140,8 +145,9 @@ class MetricLoss(ShardableLoss, PeerInterface):
             return self.shards.same_upstream(loss)
         if not self.is_fused():
             return self._reduced(inputs)
-        loss, added = self._loss(inputs), self._regularization(embeddings)
-        return loss + added if isinstance(added, Tensor) else loss
+        loss = self._loss(inputs)
+        regularized = self.embedding_regularizer is not None or self.weight_regularizer is not None
+        return loss + self._regularization(embeddings) if regularized else loss
 
     def _joint_inputs(self, inputs: LossInputs) -> LossInputs:
         """Gather the samples of all processes; raises on all processes where it raises on one."""

@@ -5,11 +5,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.labels import ABSENT, class_labels, pair_labels
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import check_matrix, check_same_device, check_sample_weights
 from robustdml_ops.losses.families.metric_loss import MetricLoss
-from robustdml_ops.losses.inputs import LossInputs, class_labels, own_samples, pair_labels
+from robustdml_ops.losses.inputs import LossInputs, own_samples
 from robustdml_ops.losses.peer.listed_pairs import ListedPairs, listed_pairs
 from robustdml_ops.losses.peer.package import SubLosses, of_samples
 from robustdml_ops.ops.pairs.autograd import pair_dtype

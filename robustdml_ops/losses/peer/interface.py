@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.labels import ABSENT, are_several
 from robustdml_ops.engine.proxy_update import refuse_update
 from robustdml_ops.engine.validation import check_choice
-from robustdml_ops.losses.inputs import LossInputs, are_several
+from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.peer.package import (
     INSTALLED,
     PACKAGE,

@@ -13,14 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.tracing import in_eager_mode
-from robustdml_ops.engine.autograd_functions import apply_function
-from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.precision import compute_dtype, operand_dtype
+from robustdml_ops.backends.dispatch import apply_function, compute_dtype, in_eager_mode, operand_dtype
+from robustdml_ops.engine.labels import LabelSets, check_distinct
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import (
-    check_distinct,
     check_matrix,
     check_same_device,
     check_steepness,
@@ -180,7 +177,7 @@ def anchor_loss(
     factors = (positive_scale.contiguous(), negative_scale.contiguous(), limits)  # kernels read them by address
     needs = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in inputs]
     want = [needs[4], needs[0], needs[1], needs[2] or needs[3]]
-    if not in_eager_mode(embeddings):
+    if update is not None and not in_eager_mode(embeddings):
         refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
     loss, *_ = _apply(inputs, factors, sets, alpha, backend, want, update)
     assert loss is not None
@@ -196,7 +193,7 @@ def _apply(
     want: list[bool],
     update: ProxyUpdate | None = None,
 ) -> Outputs:
-    operand = operand_dtype(compute_dtype(*inputs[:2]), inputs[0], autocast=True, lanes=True)
+    operand = operand_dtype(inputs[2].dtype, inputs[0], autocast=True, lanes=True)
     of_sets: tuple[Any, ...] = (sets,)
     if not in_eager_mode(inputs[0]):
         numbers = (float(sets.elsewhere), 0.0) if isinstance(sets, LabelSets) else (sets.beta, sets.threshold)

@@ -1,4 +1,4 @@
-"""The anchor log-sum-exp as an autograd function, and the op ``robustdml_ops::anchor_sweep`` of compiled graphs."""
+"""The anchor log-sum-exp as an autograd function, twice differentiable, and the op ``robustdml_ops::anchor_sweep``."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,17 +7,16 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.choice import choose
-from robustdml_ops.backends.tracing import has_no_values
-from robustdml_ops.engine.autograd_functions import registered_op, scale_gradients
-from robustdml_ops.engine.label_sets import ELSEWHERE, LabelSets
-from robustdml_ops.engine.matrices import gradient_buffer
-from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, selected_rows
-from robustdml_ops.engine.second_derivatives import Derivative, Results
-from robustdml_ops.engine.similarity_chunks import count_selected
-from robustdml_ops.engine.validation import check_finite_embeddings, check_finite_proxies, check_label_range
-from robustdml_ops.ops.anchor.problem import AnchorProblem, Wanted, sets_of
-from robustdml_ops.ops.anchor.second_derivative import second_derivative
+from robustdml_ops.backends.dispatch import choose, compute_dtype, has_no_values, registered_op
+from robustdml_ops.engine.labels import ELSEWHERE, LabelSets, check_label_range
+from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
+from robustdml_ops.engine.rows.backends import gradient_buffer, scale_gradients
+from robustdml_ops.engine.rows.lengths import unit_rows_twice
+from robustdml_ops.engine.second_derivatives import Derivative, Results, second_derivatives
+from robustdml_ops.engine.similarity_chunks import cache_rows, count_selected
+from robustdml_ops.engine.validation import check_finite_embeddings, check_finite_proxies
+from robustdml_ops.ops.anchor.backends import membership
+from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets, Wanted, sets_of
 from robustdml_ops.ops.anchor.sweep import BACKENDS, anchor_sweep
 
 # embeddings (B, D), proxies (C, D), positive bias (B,), negative bias (B,) or None for the same, anchor bias (C,)
@@ -105,10 +104,11 @@ def _sweep(
         given = (*inputs, *upstream, limits, *settings, want, *numbers, tensors)
         return anchor_sweep_op(*given)  # type: ignore[no-any-return]
     check_finite_embeddings(embeddings)
-    sets, (alpha, backend, operand) = sets_of(parts_of_sets), settings
+    sets: LabelSets | ConfidenceSets = parts_of_sets[0] if len(parts_of_sets) == 1 else sets_of(parts_of_sets)
+    alpha, backend, operand = settings
     if isinstance(sets, LabelSets) and not sets.elsewhere:
         labels = sets.labels if sets.labels.dim() == 1 else sets.labels.masked_fill(sets.labels == ELSEWHERE, 0)
-        check_label_range(labels, count_selected(proxies, selected_rows(update)))
+        check_label_range(labels, count_selected(proxies, None if update is None else update.rows))
     chosen = choose(BACKENDS, backend, embeddings.device, positive_bias.dtype)
     negative_bias = positive_bias if negative_bias is None else negative_bias
     problem = AnchorProblem(alpha, positive_bias, negative_bias, anchor_bias, sets, limits)
@@ -178,6 +178,46 @@ def _first(settings: Settings, needs: Sequence[bool], sets: Sequence[Any], *tens
     _, _, lse_negative, *gradients = _sweep(inputs, upstream, limits, settings, want, sets)
     anchor = _anchor_bias_gradient(upstream[1], lse_negative) if needs[4] else None
     return _of_inputs(inputs[0].dtype, inputs[3] is None, needs, gradients, anchor)
+
+
+def second_derivative(alpha: float, parts_of_sets: Sequence[Any], *tensors: Any) -> Results:
+    """Derivatives of ⟨gradients of the sweep, vectors⟩ with respect to its five inputs and both upstream gradients."""
+    # Tensors: inputs, upstream gradients, limits, those of the sets, and a vector for each input, or None.
+    X, P, positive_bias, negative_bias, anchor_bias, *upstream, drop_above = tensors[:8]
+    vX, vP, v_positive, v_negative, v_anchor = tensors[-5:]
+    sets = sets_of((*parts_of_sets, *tensors[8:-5]))
+    dX, dpositive, dnegative, dP, danchor, *dupstream = second_derivatives(
+        partial(_chunk_value, sets, alpha, drop_above),
+        (X, positive_bias, negative_bias, P, anchor_bias, *upstream),
+        (vX, v_positive, v_negative, vP, v_anchor, None, None),
+        (False, False, False, True, True, *(factor.dim() == 1 for factor in upstream)),
+        cache_rows(len(X) + 2 * X.shape[1], X.device),
+        len(P),
+    )
+    return (dX, dP, dpositive, dnegative, danchor, *dupstream)
+
+
+def _chunk_value(
+    sets: LabelSets | ConfidenceSets, alpha: float, drop_above: Tensor | None, first: int, last: int, *tensors: Any
+) -> Tensor:
+    """Σ_p upstream_p · lse_p of the classes ``first:last`` in differentiable PyTorch."""
+    X, positive_bias, negative_bias, P, anchor_bias, upstream_positive, upstream_negative = tensors
+    dtype = compute_dtype(X, P)
+    cosine = unit_rows_twice(P.to(dtype)) @ unit_rows_twice(X.to(dtype)).t()
+    scaled = alpha * cosine
+    positive, log_weight = membership(sets, first, last, scaled)
+    negative_exponent = (positive_bias if negative_bias is None else negative_bias) + scaled + log_weight
+    if anchor_bias is not None:
+        negative_exponent = negative_exponent + anchor_bias[:, None]
+    lse_positive = _log_one_plus_sum((positive_bias - scaled + log_weight).masked_fill(~positive, -torch.inf))
+    left_out = positive if drop_above is None else positive | (cosine > drop_above)
+    lse_negative = _log_one_plus_sum(negative_exponent.masked_fill(left_out, -torch.inf))
+    value: Tensor = (upstream_positive * lse_positive + upstream_negative * lse_negative).sum()
+    return value
+
+
+def _log_one_plus_sum(exponent: Tensor) -> Tensor:
+    return torch.logsumexp(torch.nn.functional.pad(exponent, (1, 0)), dim=1)
 
 
 @registered_op(

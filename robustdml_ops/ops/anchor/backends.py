@@ -8,11 +8,9 @@ from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends import triton_device as device
-from robustdml_ops.engine import precision
-from robustdml_ops.engine.label_sets import LabelSets
+from robustdml_ops.engine.labels import LabelSets
+from robustdml_ops.engine.rows.backends import NativeRows, TritonRows
 from robustdml_ops.engine.rows.lengths import log_one_plus_sum
-from robustdml_ops.engine.rows.native import NativeRows
-from robustdml_ops.engine.rows.triton import TritonRows
 from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorProblem, AnchorSums, ConfidenceSets
 
@@ -83,7 +81,7 @@ class NativeAnchor(NativeRows, AnchorBackend):
         # On a GPU the kernels decide it row by row, from the row's sum.
         row_max = not on_gpu and problem.needs_row_max
         scale = None if on_gpu else chunk.scale
-        tensors = native_chunk(problem, chunk.first, chunk.last, sums, row_max, S, scale)
+        tensors = problem.native_chunk(chunk.first, chunk.last, sums, row_max, S, scale)
         suffix, arguments = module.SUFFIX[S.dtype], module.addresses(given)
         if not on_gpu:
             kernel = getattr(module.library, f"anchor_lse_{name}_{suffix}")
@@ -96,27 +94,6 @@ class NativeAnchor(NativeRows, AnchorBackend):
         with module.current_stream(S.device) as stream:
             kernel = getattr(module.library, f"anchor_lse_{name}_cuda_{suffix}")
             kernel(tensors, **arguments, partials=module.address(partials), parts=slices, stream=stream)
-
-
-def native_chunk(
-    problem: AnchorProblem,
-    first: int,
-    last: int,
-    sums: AnchorSums,
-    row_max: bool,
-    S: Tensor | None = None,
-    inverse_norm: Tensor | None = None,
-) -> Any:
-    """The classes ``first:last`` as an ``AnchorChunk`` of the native module."""
-    biases = {"dpositive_bias": sums.dpositive_bias, "dnegative_bias": sums.dnegative_bias}
-    tensors = {"S": S, "inverse_norm": inverse_norm, **biases, **sums.arguments(), **problem.arguments(first, last)}
-    tensors |= problem.label_arguments
-    return getattr(module.library, f"AnchorChunk_{module.SUFFIX[problem.positive_bias.dtype]}")(
-        rows=last - first,
-        B=len(problem.positive_bias),
-        row_max=row_max,
-        **module.addresses(tensors),
-    )
 
 
 class TritonAnchor(TritonRows, AnchorBackend):
@@ -175,7 +152,7 @@ def fused_forward(X: Tensor, P: Tensor, problem: AnchorProblem) -> Tensor:
     (B, D), C, sets = X.shape, len(P), problem.sets
     # The confidences as they are: a copy in the compute type would be of size B×C.
     values = None if isinstance(sets, LabelSets) or sets.confidences is None else sets.confidences.t()
-    input_precision = precision.input_precision(X.device)
+    input_precision = device.input_precision(X.device)
     vectors, tile = device.rows_are_vectors(P), device.tile_of("fused_anchor_lse", X)
     parameters = fused_launch(B, D, X.dtype, values is None, input_precision, vectors, tile)
     lse = problem.positive_bias.new_empty((2, C))

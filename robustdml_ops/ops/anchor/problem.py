@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.rows.backend import RowsBackend
+from robustdml_ops.backends import native_module as module
+from robustdml_ops.engine.labels import LabelSets
+from robustdml_ops.engine.rows.backends import RowsBackend
 from robustdml_ops.engine.similarity_chunks import Chunk, upstream_arguments
 
 
@@ -109,6 +110,23 @@ class AnchorProblem:
         if not isinstance(self.sets, LabelSets):
             return {"labels_each": 1, "label_weights": None}
         return {"labels_each": self.sets.labels_each, "label_weights": self.sets.weights}
+
+    def native_chunk(
+        self,
+        first: int,
+        last: int,
+        sums: "AnchorSums",
+        row_max: bool,
+        S: Tensor | None = None,
+        inverse_norm: Tensor | None = None,
+    ) -> Any:
+        """The classes ``first:last`` as an ``AnchorChunk`` of the native module."""
+        biases = {"dpositive_bias": sums.dpositive_bias, "dnegative_bias": sums.dnegative_bias}
+        tensors = {"S": S, "inverse_norm": inverse_norm, **biases, **sums.arguments(), **self.arguments(first, last)}
+        tensors |= self.label_arguments
+        return getattr(module.library, f"AnchorChunk_{module.SUFFIX[self.positive_bias.dtype]}")(
+            rows=last - first, B=len(self.positive_bias), row_max=row_max, **module.addresses(tensors)
+        )
 
     @cached_property
     def needs_row_max(self) -> bool:

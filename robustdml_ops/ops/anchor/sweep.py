@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.backends.tracing import without_autocast
-from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.lanes import lanes_serve, sweep_fields
-from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
+from robustdml_ops.backends.dispatch import without_autocast
+from robustdml_ops.engine.labels import LabelSets
+from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, gradients_without_samples, slices_of
 from robustdml_ops.ops.anchor.backends import (
     EagerAnchor,
@@ -17,7 +16,6 @@ from robustdml_ops.ops.anchor.backends import (
     TritonAnchor,
     fused_forward,
     fused_forward_serves,
-    native_chunk,
 )
 from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorProblem, AnchorSums, SweepResult, Wanted
 
@@ -35,7 +33,7 @@ def anchor_sweep(
     update: ProxyUpdate | None = None,
 ) -> SweepResult:
     """Log-sum-exps of every anchor, their weighted sum and its gradients: 6·B·C·D flops with both gradients."""
-    selected = selected_rows(update)
+    selected = None if update is None else update.rows
     compute, C = problem.positive_bias.dtype, count_selected(proxies, selected)
     result, empty = SweepResult(), len(embeddings) == 0 or C == 0
     lse: Tensor | None = None
@@ -63,7 +61,11 @@ def anchor_sweep(
             return result
         similarities.want_gradients(want.embeddings, want.proxies, update)
         in_place = isinstance(problem.sets, LabelSets) or problem.sets.in_place(compute)
-        if isinstance(backend, NativeAnchor) and in_place and lanes_serve(proxies, similarities.X.dtype, compute):
+        if (
+            isinstance(backend, NativeAnchor)
+            and in_place
+            and module.lanes_serve(proxies, similarities.X.dtype, compute)
+        ):
             _sweep_by_lanes(similarities, problem, upstream, result)
         else:
             _sweep_by_chunks(similarities, problem, upstream, backend, result, want.gradients, lse)
@@ -126,7 +128,7 @@ def _sweep_by_lanes(
     result.total = None if upstream is None else similarities.X.new_zeros((), dtype=torch.float64)
     lse, biases = (result.lse_positive, result.lse_negative), (result.dpositive_bias, result.dnegative_bias)
     sums = AnchorSums(upstream, *lse, *biases)
-    whole = native_chunk(problem, 0, similarities.count, sums, problem.needs_row_max)
+    whole = problem.native_chunk(0, similarities.count, sums, problem.needs_row_max)
     given: dict[str, Any]
     if isinstance(sets, LabelSets):
         sorted_labels, order = sets.by_class()
@@ -134,6 +136,6 @@ def _sweep_by_lanes(
     else:
         name, given = "confidences", sets.arguments(compute)
     function = getattr(module.library, f"anchor_sweep_{name}_{module.SUFFIX[compute]}")
-    fields = {**sweep_fields(similarities, sets.per_class), "total": module.address(result.total)}
+    fields = {**similarities.native_fields(sets.per_class), "total": module.address(result.total)}
     if function(whole, **module.addresses(given), **fields):
         similarities.check_proxy_gradients()

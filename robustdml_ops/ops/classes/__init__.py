@@ -11,16 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.tracing import in_eager_mode
-from robustdml_ops.engine.autograd_functions import apply_function
-from robustdml_ops.engine.label_sets import ABSENT, ELSEWHERE, LabelSets
-from robustdml_ops.engine.precision import compute_dtype, operand_dtype
+from robustdml_ops.backends.dispatch import apply_function, compute_dtype, in_eager_mode, operand_dtype
+from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, LabelSets, check_distinct, check_label_range, check_labels
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import (
-    check_distinct,
-    check_label_range,
-    check_labels,
     check_local,
     check_matrix,
     check_same_device,

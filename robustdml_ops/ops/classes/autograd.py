@@ -7,15 +7,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.choice import choose
-from robustdml_ops.backends.tracing import has_no_values
-from robustdml_ops.engine.autograd_functions import registered_op
-from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.matrices import gradient_buffer
-from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update, selected_rows
+from robustdml_ops.backends.dispatch import choose, has_no_values, registered_op
+from robustdml_ops.engine.labels import LabelSets, check_label_range
+from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
+from robustdml_ops.engine.rows.backends import gradient_buffer
 from robustdml_ops.engine.second_derivatives import Derivative, Results
 from robustdml_ops.engine.similarity_chunks import count_selected
-from robustdml_ops.engine.validation import all_finite, check_finite_embeddings, check_label_range, require
+from robustdml_ops.engine.validation import all_finite, check_finite_embeddings, require
 from robustdml_ops.ops.classes.kept_terms import room
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem
 from robustdml_ops.ops.classes.second_derivative import second_derivative
@@ -47,7 +45,8 @@ class ClassSweep(torch.autograd.Function):
         if has_no_values(arguments[0]):
             results: tuple[Tensor, Tensor] = class_sweep_op(*arguments)
             return results
-        settings, selected, kept = ClassSettings(*arguments[8:]), selected_rows(update), None
+        settings, kept = ClassSettings(*arguments[8:]), None
+        selected = None if update is None else update.rows
         if keep:
             backend = _backend(settings, arguments[0], arguments[5])
             kept = room(arguments[0], arguments[1], settings.operand, backend, selected)

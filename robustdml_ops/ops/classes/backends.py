@@ -8,9 +8,7 @@ from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends import triton_device as device
-from robustdml_ops.engine import precision
-from robustdml_ops.engine.rows.native import NativeRows
-from robustdml_ops.engine.rows.triton import TritonRows, rows_launch
+from robustdml_ops.engine.rows.backends import NativeRows, TritonRows, rows_launch
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities
 from robustdml_ops.ops.classes import kept_terms
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassSums, ClassUpstream
@@ -245,7 +243,7 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
     from robustdml_ops.ops.classes.kernels import fused_class_lse as kernel
 
     (B, D), C = X.shape, len(P) // problem.centers
-    input_precision = precision.input_precision(X.device)
+    input_precision = device.input_precision(X.device)
     inverse_norm = None
     if problem.normalize:
         inverse_norm = sums.target.new_empty(len(P))

@@ -12,11 +12,10 @@ import math
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.chunk_sizes import bytes_to_keep
-from robustdml_ops.engine.matrices import rows_at
-from robustdml_ops.engine.precision import compute_dtype, product_dtype
+from robustdml_ops.backends.dispatch import compute_dtype, product_dtype
+from robustdml_ops.engine.rows.backends import rows_at
 from robustdml_ops.engine.rows.lengths import inverse_lengths
-from robustdml_ops.engine.similarity_chunks import Similarities, count_selected
+from robustdml_ops.engine.similarity_chunks import Similarities, bytes_to_keep, count_selected
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassUpstream
 
 LARGEST_LOGIT = 64.0

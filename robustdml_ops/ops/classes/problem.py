@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from robustdml_ops.engine.label_sets import LabelSets
-from robustdml_ops.engine.rows.backend import RowsBackend
+from robustdml_ops.engine.labels import LabelSets
+from robustdml_ops.engine.rows.backends import RowsBackend
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities
 
 

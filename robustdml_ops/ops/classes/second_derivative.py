@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.chunk_sizes import cache_rows
-from robustdml_ops.engine.matrices import gradient_buffer
+from robustdml_ops.engine.rows.backends import gradient_buffer
 from robustdml_ops.engine.rows.lengths import unit_rows_twice
 from robustdml_ops.engine.second_derivatives import Results
+from robustdml_ops.engine.similarity_chunks import cache_rows
 from robustdml_ops.ops.classes.problem import ClassProblem
 
 

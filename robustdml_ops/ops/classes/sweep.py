@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.tracing import without_autocast
-from robustdml_ops.engine.label_sets import ELSEWHERE
-from robustdml_ops.engine.lanes import lanes_serve, sweep_fields
-from robustdml_ops.engine.proxy_update import ProxyUpdate, selected_rows
+from robustdml_ops.backends.dispatch import without_autocast
+from robustdml_ops.backends.native_module import lanes_serve
+from robustdml_ops.engine.labels import ELSEWHERE
+from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, gradients_without_samples
 from robustdml_ops.ops.classes.backends import (
     EagerClasses,
@@ -75,7 +75,7 @@ def class_sweep_backward(
     kept: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """dL/dembeddings, compute type, and dL/dproxies (C·H, D): 6·B·C·D flops, or 4 with terms that were ``kept``."""
-    rows, compute = selected_rows(update), problem.scale.dtype
+    rows, compute = None if update is None else update.rows, problem.scale.dtype
     if len(embeddings) == 0 or count_selected(proxies, rows) == 0:
         return gradients_without_samples(embeddings, proxies, compute, want, update)
     (lse, target), (dlse, dtarget) = results, upstream
@@ -123,5 +123,5 @@ def _sweep_by_lanes(
     name: str, similarities: Similarities, problem: ClassProblem, given: ClassSums | ClassUpstream
 ) -> None:
     """One call of the native module: each thread of the CPU takes chunks of classes on its own."""
-    if call(name, problem, (0, similarities.count // problem.centers), vars(given), **sweep_fields(similarities)):
+    if call(name, problem, (0, similarities.count // problem.centers), vars(given), **similarities.native_fields()):
         similarities.check_proxy_gradients()

@@ -6,9 +6,7 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.choice import choose
-from robustdml_ops.backends.tracing import in_registry
-from robustdml_ops.engine.autograd_functions import op_in_graphs
+from robustdml_ops.backends.dispatch import choose, in_registry, op_in_graphs
 from robustdml_ops.engine.validation import check_losses
 from robustdml_ops.ops.lambert_w import check_lam, confidence
 from robustdml_ops.ops.otsu.backends import BACKENDS, OtsuCut, empty_cut

@@ -7,10 +7,8 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.choice import choose
-from robustdml_ops.backends.tracing import has_no_values
-from robustdml_ops.engine.autograd_functions import registered_op, scale_gradients
-from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.backends.dispatch import choose, compute_dtype, has_no_values, registered_op
+from robustdml_ops.engine.rows.backends import scale_gradients
 from robustdml_ops.engine.second_derivatives import Derivative, Results
 from robustdml_ops.engine.validation import check_finite_candidates, check_finite_embeddings
 from robustdml_ops.ops.pairs.problem import (

@@ -7,10 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.choice import choose
-from robustdml_ops.backends.tracing import in_eager_mode
-from robustdml_ops.engine.autograd_functions import apply_function
-from robustdml_ops.engine.precision import operand_dtype
+from robustdml_ops.backends.dispatch import apply_function, choose, in_eager_mode, operand_dtype
 from robustdml_ops.engine.validation import check_finite_candidates, check_finite_embeddings
 from robustdml_ops.ops.classes import class_lse
 from robustdml_ops.ops.pairs.autograd import Settings, checked_sweep, gradients_of, pair_dtype

@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.tracing import in_eager_mode
-from robustdml_ops.engine.autograd_functions import apply_function
-from robustdml_ops.engine.precision import operand_dtype
-from robustdml_ops.engine.validation import check_labels, check_matrix, check_same_device, check_tensor, largest_weight
+from robustdml_ops.backends.dispatch import apply_function, in_eager_mode, operand_dtype
+from robustdml_ops.engine.labels import check_labels
+from robustdml_ops.engine.validation import check_matrix, check_same_device, check_tensor, largest_weight
 from robustdml_ops.ops.pairs.autograd import PairConstants, PairSweep, pair_dtype
 from robustdml_ops.ops.pairs.problem import PairProblem, PairSets
 

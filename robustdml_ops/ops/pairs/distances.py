@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from robustdml_ops.backends.tracing import has_no_values
-from robustdml_ops.engine.autograd_functions import op_in_graphs, registered_op
+from robustdml_ops.backends.dispatch import has_no_values, op_in_graphs, registered_op
 
 _NEAR = 1 / 64  # squared; above it the product's rounding of a few ε is below 1e-5 of the distance
 _ELEMENTS = 1 << 23  # of differences that exist at a time

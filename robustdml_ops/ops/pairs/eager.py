@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.label_sets import ABSENT
+from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.engine.rows.lengths import log_one_plus_sum
 from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops.pairs.problem import (

@@ -5,10 +5,10 @@ import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type, log_one_plus_sum, one_plus_sum
-from robustdml_ops.engine import label_sets
+from robustdml_ops.engine.labels import ABSENT as ABSENT_LABEL
 
 # As in the other backends.
-ABSENT = tl.constexpr(label_sets.ABSENT)
+ABSENT = tl.constexpr(ABSENT_LABEL)
 
 
 @triton.jit

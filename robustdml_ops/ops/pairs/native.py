@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.engine.lanes import matrix_product, set_threads, sweep_fields
-from robustdml_ops.engine.rows.native import NativeRows
+from robustdml_ops.engine.rows.backends import NativeRows
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, upstream_arguments
 from robustdml_ops.ops.pairs.problem import (
     FORMS,
@@ -121,7 +120,7 @@ def sweep_by_lanes(
     """Anchors are rows of ``similarities``, candidates the batch; of hinges, with 1 / |candidate| out, the reverse."""
     suffix = module.SUFFIX[similarities.compute]
     name, settings = settings_of(problem, similarities.X, buffers)
-    lanes = getattr(module.library, f"Sweep_{suffix}")(**sweep_fields(similarities))
+    lanes = getattr(module.library, f"Sweep_{suffix}")(**similarities.native_fields())
     scale = () if candidate_scale is None else (candidate_scale.data_ptr(),)
     if getattr(module.library, f"{name}_sweep_{suffix}")(native_chunk(buffers, problem.sets), settings, lanes, *scale):
         similarities.check_proxy_gradients()
@@ -162,8 +161,8 @@ def contrast_by_tiles(problem: PairContrastProblem, sides: Sequence[ContrastSide
         )
 
     tiles = getattr(module.library, f"ContrastTiles_{suffix}")(
-        gemm=matrix_product(X.dtype),
-        set_threads=set_threads(),
+        gemm=module.matrix_product(X.dtype),
+        set_threads=module.set_threads(),
         D=X.shape[1],
         form=FORMS.index(problem.form),
         coefficients=problem.coefficients.data_ptr(),
@@ -176,7 +175,7 @@ def contrast_by_tiles(problem: PairContrastProblem, sides: Sequence[ContrastSide
 
 def whole_matrices_serve(anchors: Tensor, dtype: torch.dtype, operand: torch.dtype) -> bool:
     """Whether :func:`symmetric_by_lanes` and :func:`contrast_by_tiles` multiply such rows."""
-    return anchors.device.type == "cpu" and operand == dtype and matrix_product(dtype) != 0
+    return anchors.device.type == "cpu" and operand == dtype and module.matrix_product(dtype) != 0
 
 
 def symmetric_by_lanes(U: Tensor, S: Tensor, dU: Tensor | None, problem: PairProblem, buffers: PairBuffers) -> None:
@@ -184,8 +183,8 @@ def symmetric_by_lanes(U: Tensor, S: Tensor, dU: Tensor | None, problem: PairPro
     (n, D), suffix = U.shape, module.SUFFIX[S.dtype]
     name, settings = settings_of(problem, U, buffers)
     batch = getattr(module.library, f"Batch_{suffix}")(
-        gemm=matrix_product(S.dtype),
-        set_threads=set_threads(),
+        gemm=module.matrix_product(S.dtype),
+        set_threads=module.set_threads(),
         U=U.data_ptr(),
         n=n,
         D=D,

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.label_sets import ABSENT
-from robustdml_ops.engine.precision import exact_float32_products
-from robustdml_ops.engine.rows.backend import RowsBackend
+from robustdml_ops.backends.triton_device import exact_float32_products
+from robustdml_ops.engine.labels import ABSENT
+from robustdml_ops.engine.rows.backends import RowsBackend
 from robustdml_ops.engine.similarity_chunks import Chunk, slices_of
 
 

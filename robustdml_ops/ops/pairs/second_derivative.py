@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.chunk_sizes import cache_rows
-from robustdml_ops.engine.precision import compute_dtype
+from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.rows.lengths import unit_rows_twice
 from robustdml_ops.engine.second_derivatives import Results, second_derivatives
+from robustdml_ops.engine.similarity_chunks import cache_rows
 from robustdml_ops.ops.pairs.eager import (
     contrast_terms,
     distances,

@@ -7,10 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.tracing import without_autocast
-from robustdml_ops.engine.chunk_sizes import chunk_rows
-from robustdml_ops.engine.lanes import lanes_serve
-from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, product
+from robustdml_ops.backends.dispatch import without_autocast
+from robustdml_ops.backends.native_module import lanes_serve
+from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, chunk_rows, product
 from robustdml_ops.engine.validation import check_gradient_fits
 from robustdml_ops.ops.pairs.eager import EagerPairs
 from robustdml_ops.ops.pairs.native import (

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, tile_of
-from robustdml_ops.engine.rows.triton import TritonRows
+from robustdml_ops.engine.rows.backends import TritonRows
 from robustdml_ops.engine.similarity_chunks import Chunk, upstream_arguments
 from robustdml_ops.ops.pairs.problem import (
     DistanceLimits,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.backends.tracing import has_no_values, refuse_tracing
+from robustdml_ops.backends.dispatch import has_no_values, refuse_tracing
 from robustdml_ops.engine.validation import (
     INTEGERS,
     check_finite_numbers,

@@ -4,12 +4,9 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
+from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, rows_are_vectors
-from robustdml_ops.engine.lanes import lanes_serve, product_fields
-from robustdml_ops.engine.precision import compute_dtype
-from robustdml_ops.engine.rows.backend import RowsBackend
-from robustdml_ops.engine.rows.native import NativeRows
-from robustdml_ops.engine.rows.triton import TritonRows
+from robustdml_ops.engine.rows.backends import NativeRows, RowsBackend, TritonRows
 
 _LOW_WORD = 0xFFFFFFFF
 
@@ -60,22 +57,22 @@ class NativeSimilarity(NativeRows, SimilarityBackend):
     def fused(self, X: Tensor, P: Tensor, S: Tensor, input_precision: str) -> bool:
         compute = compute_dtype(X, P)
         by_rows = S.stride(1) == 1 and S.stride(0) >= S.shape[1]
-        if S.dtype != compute or not by_rows or not lanes_serve(P, compute, compute):
+        if S.dtype != compute or not by_rows or not module.lanes_serve(P, compute, compute):
             return False
         U = X.new_empty(X.shape, dtype=compute)
         self.normalize_rows(X, U, U.new_empty(len(U)))
         suffix = module.SUFFIX[compute]
-        sweep = getattr(module.library, f"Sweep_{suffix}")(**product_fields(U, P, len(P), normalize=True))
+        sweep = getattr(module.library, f"Sweep_{suffix}")(**module.product_fields(U, P, len(P), normalize=True))
         getattr(module.library, f"similarity_sweep_{suffix}")(sweep, S=S.data_ptr(), row_stride=S.stride(0))
         return True
 
     def search(
         self, X: Tensor, U: Tensor, first: int, excluded: Tensor | None, values: Tensor, indices: Tensor
     ) -> bool:
-        if len(X) == 0 or not lanes_serve(X, X.dtype, values.dtype):
+        if len(X) == 0 or not module.lanes_serve(X, X.dtype, values.dtype):
             return False
         suffix = module.SUFFIX[X.dtype]
-        sweep = getattr(module.library, f"Sweep_{suffix}")(**product_fields(U, X, len(X), normalize=False))
+        sweep = getattr(module.library, f"Sweep_{suffix}")(**module.product_fields(U, X, len(X), normalize=False))
         getattr(module.library, f"nearest_sweep_{suffix}")(
             sweep,
             first_column=first,

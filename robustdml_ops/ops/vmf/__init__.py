@@ -6,11 +6,12 @@ a negative κ or NaN is an error; on a GPU, where a look at the values would sta
 
 import math
 import numbers
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.tracing import refuse_tracing, without_autocast
+from robustdml_ops.backends.dispatch import apply_function, choose, op_in_graphs, refuse_tracing, without_autocast
 from robustdml_ops.engine.validation import (
     check_elements,
     check_local,
@@ -19,7 +20,7 @@ from robustdml_ops.engine.validation import (
     check_same_device,
     check_vector,
 )
-from robustdml_ops.ops.vmf.autograd import vmf
+from robustdml_ops.ops.vmf.backends import BACKENDS
 
 _LARGEST_ORDER = 1e9  # its square is a float32
 
@@ -221,3 +222,39 @@ def _check_kappa(kappa: object) -> Tensor:
         raise ValueError(f"kappa must be real numbers, got {kappa.dtype}")
     check_elements("kappa", kappa, lambda kappa: kappa >= 0, ": it must be at least 0, and not NaN")
     return kappa if kappa.dtype == torch.float64 else kappa.float()
+
+
+def vmf(function: str, order: float, kappa: Tensor, backend: str | None) -> Tensor:
+    """A function of the table of ``problem.py``, differentiable twice, and "ratio" once."""
+    value: Tensor = apply_function(Vmf, kappa, function, order, backend or "auto")
+    return value
+
+
+class Vmf(torch.autograd.Function):
+    """One function of κ, whose derivative is made of others."""
+
+    @staticmethod
+    @op_in_graphs("vmf")
+    def forward(kappa: Tensor, function: str, order: float, backend: str) -> Tensor:
+        return choose(BACKENDS, backend, kappa.device, kappa.dtype).evaluate_vmf(function, order, kappa)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, str, float, str], output: Tensor) -> None:
+        kappa, *ctx.settings = inputs
+        ctx.save_for_backward(kappa)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        (kappa,) = ctx.saved_tensors
+        function, order, backend = ctx.settings
+        if function == "ratio_derivative":
+            raise RuntimeError("the Bessel ratio can be differentiated once: detach kappa before asking for more")
+        if function == "ratio":
+            derivative = vmf("ratio_derivative", order, kappa, backend)
+        else:
+            derivative = vmf("ratio", order, kappa, backend)
+            if function == "peak":
+                derivative = 1 - derivative
+            elif function == "log_i" and order > 0:
+                derivative = derivative + order / kappa
+        return upstream * derivative, None, None, None

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.triton_device import block_of, current, grid_of, launch
-from robustdml_ops.ops.vmf.order import VmfOrder, log_debye_coefficients, vmf_order
 from robustdml_ops.ops.vmf.problem import (
     BANERJEE_ERROR,
     BIAS_CORRECTIONS,
@@ -19,6 +18,9 @@ from robustdml_ops.ops.vmf.problem import (
     NEWTON_STEPS,
     FitProblem,
     Fitted,
+    VmfOrder,
+    log_debye_coefficients,
+    vmf_order,
 )
 
 _TOGETHER = 65_536  # classes to fit at a time

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.tracing import has_no_values
+from robustdml_ops.backends.dispatch import choose, has_no_values, op_in_graphs
 from robustdml_ops.engine.validation import (
     all_finite,
     check_choice,
@@ -14,8 +14,8 @@ from robustdml_ops.engine.validation import (
     check_same_device,
     check_tensor,
 )
-from robustdml_ops.ops.vmf.autograd import fit
-from robustdml_ops.ops.vmf.problem import BIAS_CORRECTIONS, ESTIMATORS, Fitted
+from robustdml_ops.ops.vmf.backends import BACKENDS
+from robustdml_ops.ops.vmf.problem import BIAS_CORRECTIONS, ESTIMATORS, FitProblem, Fitted
 
 _TINY_SUM = 1e-12  # a shorter sum of unit vectors is rounding error and has no direction
 
@@ -128,3 +128,18 @@ def fit_classes(
     if classes is None:
         check_elements("counts", counts, lambda counts: counts >= 0, ": it must be at least 0, and not NaN")
     return fitted
+
+
+@op_in_graphs("vmf_fit", lambda sums, _, classes, *__: Fitted.empty(sums, len(sums if classes is None else classes)))
+def fit(
+    sums: Tensor,
+    counts: Tensor,
+    classes: Tensor | None,
+    dim: int,
+    estimator: str,
+    bias_correction: str,
+    backend: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The distribution of every class, as :class:`Fitted`. Not differentiable."""
+    problem = FitProblem(sums, counts, classes, dim, estimator, bias_correction)
+    return choose(BACKENDS, backend, sums.device, sums.dtype).fit(problem)

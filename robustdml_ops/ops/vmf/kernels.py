@@ -6,7 +6,7 @@ import triton.language as tl
 
 from robustdml_ops.backends.triton_math import divide, largest, log_normal
 from robustdml_ops.ops.vmf import problem
-from robustdml_ops.ops.vmf.order import log_debye_coefficients
+from robustdml_ops.ops.vmf.problem import log_debye_coefficients
 
 BANERJEE_ERROR = tl.constexpr(problem.BANERJEE_ERROR)
 NEWTON_STEPS = tl.constexpr(problem.NEWTON_STEPS)

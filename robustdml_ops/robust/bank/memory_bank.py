@@ -7,15 +7,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.choice import choose
-from robustdml_ops.backends.tracing import in_registry
+from robustdml_ops.backends.dispatch import choose, in_registry
 from robustdml_ops.backends.trust import add_room
-from robustdml_ops.engine.label_sets import ABSENT
-from robustdml_ops.engine.typed_buffers import ClassBuffers
-from robustdml_ops.engine.validation import all_finite, check_label_range, check_sizes
+from robustdml_ops.engine.labels import ABSENT, check_label_range
+from robustdml_ops.engine.shards import ClassBuffers
+from robustdml_ops.engine.validation import all_finite, check_sizes
 from robustdml_ops.ops.self_check import Inputs, cases
-from robustdml_ops.robust.bank.queue import QueueWindow, SampleCopies, Slots, picked
-from robustdml_ops.robust.bank.row_store import ROW_STORES, ClassStatistics, StoreProblem, add_rows, spread
+from robustdml_ops.robust.bank.row_store import (
+    ROW_STORES,
+    ClassStatistics,
+    QueueWindow,
+    SampleCopies,
+    Slots,
+    StoreProblem,
+    add_rows,
+    picked,
+    spread,
+)
 from robustdml_ops.robust.checked_batch import (
     CheckedBatch,
     batch_of_all,

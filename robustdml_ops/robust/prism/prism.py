@@ -7,9 +7,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.rows.unit import normalized
-from robustdml_ops.engine.typed_buffers import ClassBuffers
-from robustdml_ops.engine.validation import check_finite_embeddings, check_label_range, check_matrix, check_sizes
+from robustdml_ops.engine.labels import check_label_range
+from robustdml_ops.engine.rows.backends import normalized
+from robustdml_ops.engine.shards import ClassBuffers
+from robustdml_ops.engine.validation import check_finite_embeddings, check_matrix, check_sizes
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
 from robustdml_ops.robust.checked_batch import CheckedBatch, batch_of_all, check_batch, check_ddp_buffers, check_keep
 from robustdml_ops.robust.prism import settings as known

@@ -6,10 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from robustdml_ops.backends.choice import choose
-from robustdml_ops.backends.tracing import has_no_values, in_registry
-from robustdml_ops.engine.shards import OneProcess
-from robustdml_ops.engine.typed_buffers import ClassBuffers
+from robustdml_ops.backends.dispatch import choose, has_no_values, in_registry
+from robustdml_ops.engine.shards import ClassBuffers, OneProcess
 from robustdml_ops.ops import class_lse
 from robustdml_ops.ops.vmf.fit import fit_classes, mean_directions
 from robustdml_ops.robust.bank.memory_bank import MemoryBank

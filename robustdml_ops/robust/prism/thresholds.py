@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.typed_buffers import ClassBuffers, TypedBuffers
+from robustdml_ops.engine.shards import ClassBuffers, TypedBuffers
 from robustdml_ops.ops import otsu_threshold
 from robustdml_ops.robust.prism.settings import BY_OTSU
 

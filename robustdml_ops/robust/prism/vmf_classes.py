@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.typed_buffers import ClassBuffers
+from robustdml_ops.engine.shards import ClassBuffers
 from robustdml_ops.ops.vmf.fit import fit_classes
 from robustdml_ops.ops.vmf.problem import Fitted
 from robustdml_ops.robust.bank.memory_bank import MemoryBank

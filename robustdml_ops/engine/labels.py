@@ -1,0 +1,150 @@
+"""Labels of a batch: two special values, checks, and the labels in order of the batch and, for the CPU, sorted."""
+
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.engine.validation import INTEGERS, check_range, check_tensor, require
+
+# The label of a row to leave out: an empty slot of a memory bank, a sample of weight 0. Any other int64 is a class.
+ABSENT: int = torch.iinfo(torch.int64).min
+# The label of a sample whose class is in the shard of another process: a negative for every local class.
+ELSEWHERE = -1
+
+
+def are_several(labels: object) -> TypeGuard[Tensor]:
+    """Whether labels are those of several classes a sample."""
+    return isinstance(labels, Tensor) and (labels.layout != torch.strided or labels.dim() == 2)
+
+
+def class_labels(labels: object, embeddings: Tensor) -> Tensor:
+    """Class numbers (B,) int64 from integers, truth values, or floating-point numbers that are whole."""
+    _check_given(labels)
+    if isinstance(labels, Tensor):
+        if labels.dtype == torch.bool:
+            labels = labels.long()
+        elif labels.is_floating_point():
+            given, labels = labels, labels.long()
+            whole = labels == given
+            require(whole.all(), lambda: f"labels must be numbers of classes, got {given[~whole][:3].tolist()}")
+    return check_labels(labels, embeddings)
+
+
+def pair_labels(
+    labels: object, embeddings: Tensor, ref_labels: object = None, ref_emb: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Labels of anchors and of candidates, int64, equal where they were equal; the same tensor stays the same."""
+    _check_given(labels)
+    same = ref_labels is labels
+    vectors = [one for one in (labels, ref_labels) if isinstance(one, Tensor) and one.dim() == 1]
+    if any(one.is_floating_point() or one.dtype == torch.bool for one in vectors):
+        labels, ref_labels = _numbered(labels, labels if ref_labels is None else ref_labels)
+    of_batch = check_labels(labels, embeddings)
+    if ref_emb is None:
+        return of_batch, None
+    of_candidates = check_labels(of_batch if same else ref_labels, ref_emb, "ref_labels", "ref_emb")
+    return of_batch, of_batch if same else of_candidates
+
+
+def _check_given(labels: object) -> None:
+    if labels is None:
+        raise ValueError("labels are missing: give (B,) numbers, or pairs as indices_tuple to a loss on pairs")
+
+
+def _numbered(labels: object, ref_labels: object) -> tuple[object, object]:
+    """Both vectors as places among their distinct values; NaN equals nothing, itself included."""
+    if not isinstance(labels, Tensor) or not isinstance(ref_labels, Tensor):
+        return labels, ref_labels
+    both = torch.cat([labels, ref_labels.to(labels.device)])
+    places = torch.unique(both, return_inverse=True)[1]
+    return places[: len(labels)], places[len(labels) :]
+
+
+def check_labels(
+    labels: object, embeddings: Tensor, name: str = "labels", of: str = "embeddings", several: bool = False
+) -> Tensor:
+    """Labels as (B,), or (B, K) if ``several``, int64 on the device of the embeddings; their range is not checked."""
+    labels = check_tensor(name, labels)
+    if labels.dtype not in INTEGERS:
+        raise ValueError(f"{name} must be integers, got {labels.dtype}: convert them with {name}.long()")
+    if labels.shape != embeddings.shape[:1] and not (
+        several and labels.dim() == 2 and labels.shape[:1] == embeddings.shape[:1] and labels.shape[1]
+    ):
+        raise ValueError(
+            f"{name} must have shape ({len(embeddings)},), one for each row of {of}, got {tuple(labels.shape)}"
+        )
+    return labels.to(embeddings.device, torch.int64, non_blocking=True)
+
+
+def check_label_range(labels: Tensor, num_classes: int) -> None:
+    """Every label in 0 … num_classes − 1: IndexError on the CPU, a device-side assertion elsewhere (no host sync)."""
+    check_range(labels, num_classes, "label", "labels", "num_classes")
+
+
+def check_distinct(labels: Tensor) -> None:
+    """No class twice in a row of labels (B, K), of which negative numbers stand for none."""
+    ordered = labels.sort(1).values
+    twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+    require(
+        ~twice.any(),
+        lambda: (
+            f"labels must be distinct for each sample, got class {int(ordered[:, 1:][twice][0])} twice: fill up with "
+            "ABSENT; a matrix (B, C) of ones and zeros is given as labels.to_sparse()"
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class LabelSets:
+    """X_p⁺ = candidates labelled p. The CPU's epilogues walk the sorted labels class by class."""
+
+    labels: Tensor  # (B,) int64; or (B, K), distinct in a row: K labels of each candidate, of which some are ELSEWHERE
+    sorted_labels: Tensor | None = None  # (B·K,) int64, ascending; None: not on the CPU
+    order: Tensor | None = None  # (B·K,) int64, place in labels of each of sorted_labels; None exactly where that is
+    elsewhere: bool = False  # whether some labels are ELSEWHERE; the range of all has been checked then
+    weights: Tensor | None = None  # (B, K) compute dtype, of labels (B, K) in the anchor log-sum-exp; None: 1
+
+    per_class = 0  # elements that a class brings into the cache
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that are not None."""
+        return tuple(tensor for tensor in (*self.in_both_orders, self.weights) if tensor is not None)
+
+    @property
+    def labels_each(self) -> int:
+        """Labels of a candidate, K."""
+        return self.labels.shape[1] if self.labels.dim() == 2 else 1
+
+    @property
+    def in_both_orders(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Labels, sorted labels and their order."""
+        return self.labels, self.sorted_labels, self.order
+
+    @classmethod
+    def of(cls, labels: Tensor, elsewhere: bool = False, weights: Tensor | None = None) -> "LabelSets":
+        """From ``labels`` int64; sorted on the CPU, stably, so that the same labels give the same sums."""
+        orders = torch.sort(labels.flatten(), stable=True) if labels.device.type == "cpu" else (None, None)
+        weights = None if weights is None else weights.contiguous()  # kernels read them by address
+        return cls(labels.contiguous(), orders[0], orders[1], elsewhere, weights)
+
+    def by_class(self) -> tuple[Tensor, Tensor]:
+        """Sorted labels and their order; sorted now if the labels came from a GPU."""
+        if self.sorted_labels is None or self.order is None:
+            return torch.sort(self.labels.flatten(), stable=True)
+        return self.sorted_labels, self.order
+
+    def count(self, present: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """Distinct labels of the candidates ``present`` (B,) bool (None: all), () of a floating type, at least 1."""
+        several = self.labels.dim() == 2
+        if present is None:
+            ordered = self.by_class()[0]
+        else:
+            present = present[:, None] if several else present
+            ordered = torch.sort(torch.where(present, self.labels, ELSEWHERE).flatten())[0]
+        changes = (ordered[1:] != ordered[:-1]).sum(dtype=dtype)
+        if present is None and not several:
+            return changes + 1
+        return (changes + (ordered[:1] >= 0).sum()).clamp(min=1)

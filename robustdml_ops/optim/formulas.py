@@ -1,0 +1,248 @@
+"""The optimisers by their formulas: AdamW, gradient descent with momentum, and row-wise Adagrad, one number a class."""
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.optim.optimizer import Losses, ProxyOptimizer, check_settings
+from robustdml_ops.optim.step import widened
+
+
+class ProxyAdamW(ProxyOptimizer):
+    """``torch.optim.AdamW`` on the proxies of a loss, one chunk at a time while it is in cache.
+
+        m ← β₁ m + (1 − β₁) g,    v ← β₂ v + (1 − β₂) g²
+        p ← (1 − η λ) p − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε)
+
+    No gradient of the size of the proxies exists. m and v are ``state[proxies]["exp_avg"]`` and
+    ``["exp_avg_sq"]`` as in torch.optim.AdamW, whose ``state_dict`` this one loads, and back. TypeError or ValueError
+    for what is no loss with proxies of float32, float64 or bfloat16, a setting out of range, or proxies of another
+    optimiser; docs/large-classes.md lists what else a step within the sweep can't be combined with.
+
+    Source: Loshchilov, Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, Algorithm 2.
+
+    Parameters
+    ----------
+    losses : loss, or list of losses or of dict
+        Losses of :mod:`robustdml_ops.losses` whose proxies are trained, or ``{"loss": loss, "lr": …}`` for a group
+        with settings of its own. Train other parameters, of the model or of the loss, with another optimiser.
+    lr, betas, eps, weight_decay
+        η, (β₁, β₂), ε and λ. Schedulers set ``lr``; the sweep reads it at its step.
+    scale : float
+        dL/dloss, where L is the number whose backward is called; another factor raises. It may be set before each loss.
+    moments : torch.float32 or torch.bfloat16
+        Type of m and v; with proxies of float64 float32 stands for float64. bfloat16 is rounded at random and halves
+        the memory of float32.
+    seed : int
+        Seed of the rounding of bfloat16 moments and proxies: the same seed gives the same bits.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import ProxyAnchorLoss
+    >>> from robustdml_ops.optim import ProxyAdamW
+    >>> loss_function = ProxyAnchorLoss(num_classes=1000, embedding_size=64)
+    >>> optimizer = ProxyAdamW(loss_function, lr=1e-2)
+    >>> before = loss_function.proxies.detach().clone()
+    >>> loss_function(torch.randn(32, 64), torch.randint(1000, (32,))).backward()
+    >>> optimizer.step()
+    >>> loss_function.proxies.grad is None, torch.equal(before, loss_function.proxies)
+    (True, False)
+    """
+
+    kind: ClassVar[str] = "adamw"
+    moment_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+
+    def __init__(
+        self,
+        losses: Losses,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        scale: float = 1.0,
+        moments: torch.dtype = torch.float32,
+        seed: int = 0,
+    ) -> None:
+        settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(losses, scale, {**settings, "moments": moments, "seed": seed})
+
+    def _check(self, group: dict[str, Any]) -> None:
+        beta1, beta2 = group["betas"]
+        check_settings(group, **{"betas[0]": beta1, "betas[1]": beta2})
+
+    def formula(
+        self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
+    ) -> tuple[Tensor, ...]:
+        """The formula above."""
+        beta1, beta2 = group["betas"]
+        settings = self.native_settings(group, step)
+        m = torch.lerp(moments[0], G, 1 - beta1)
+        v = (moments[1] * beta2).addcmul_(G, G, value=1 - beta2)
+        denominator = (v.sqrt() * settings["inverse_root"]).add_(group["eps"])
+        kept = P * (1 - float(group["lr"]) * group["weight_decay"])
+        return kept.addcdiv_(m, denominator, value=-settings["step_size"]), m, v
+
+    def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
+        """The settings by their native names."""
+        (beta1, beta2), lr = group["betas"], float(group["lr"])
+        return {
+            "lr": lr,
+            "weight_decay": float(group["weight_decay"]),
+            "eps": float(group["eps"]),
+            "beta1": float(beta1),
+            "beta2": float(beta2),
+            "step_size": lr / (1 - beta1**step),
+            "inverse_root": 1 / math.sqrt(1 - beta2**step),
+        }
+
+
+class ProxySGD(ProxyOptimizer):
+    """``torch.optim.SGD`` on the proxies of a loss, one chunk at a time while it is in cache.
+
+        g ← g + λ p,    m ← μ m + (1 − d) g (in the first step m ← g),    p ← p − η m
+
+    Nesterov's form takes p ← p − η (g + μ m), and without momentum there is no m: p ← p − η g.
+
+    m is ``state[proxies]["momentum_buffer"]``, as in torch.optim.SGD.
+
+    Source: Sutskever, Martens, Dahl, Hinton, "On the importance of initialization and momentum in deep learning", ICML
+    2013, with the momentum as PyTorch's documentation of SGD has it.
+
+    Parameters
+    ----------
+    losses, scale, moments, seed
+        As in :class:`~robustdml_ops.optim.ProxyAdamW`; so are errors and memory.
+    lr, momentum, dampening, weight_decay, nesterov
+        η, μ, d, λ, and whether Nesterov's form is taken, which needs a momentum and no dampening.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import NormalizedSoftmaxLoss
+    >>> from robustdml_ops.optim import ProxySGD
+    >>> loss_function = NormalizedSoftmaxLoss(num_classes=1000, embedding_size=64)
+    >>> optimizer = ProxySGD(loss_function, lr=0.1, momentum=0.9)
+    >>> loss_function(torch.randn(32, 64), torch.randint(1000, (32,))).backward()
+    >>> optimizer.step()
+    """
+
+    kind: ClassVar[str] = "sgd"
+    moment_names: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
+
+    def __init__(
+        self,
+        losses: Losses,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        scale: float = 1.0,
+        moments: torch.dtype = torch.float32,
+        seed: int = 0,
+    ) -> None:
+        settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
+        super().__init__(losses, scale, {**settings, "nesterov": nesterov, "moments": moments, "seed": seed})
+
+    def _check(self, group: dict[str, Any]) -> None:
+        check_settings(group, momentum=group["momentum"], dampening=group["dampening"])
+        if group["nesterov"] and (group["momentum"] == 0 or group["dampening"] != 0):
+            raise ValueError(
+                f"nesterov=True needs a momentum above 0 and dampening=0, got momentum={group['momentum']}, "
+                f"dampening={group['dampening']}"
+            )
+
+    def _moments(self, group: dict[str, Any], parameter: Tensor, rows: int) -> dict[str, Tensor]:
+        return {} if group["momentum"] == 0 else super()._moments(group, parameter, rows)
+
+    def formula(
+        self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
+    ) -> tuple[Tensor, ...]:
+        """The formula above."""
+        g, lr = G + group["weight_decay"] * P, float(group["lr"])
+        if not moments:
+            return (P - lr * g,)
+        momentum = group["momentum"]
+        m = g if step == 1 else momentum * moments[0] + (1 - group["dampening"]) * g
+        return P - lr * (g + momentum * m if group["nesterov"] else m), m
+
+    def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
+        """The settings by their native names."""
+        numbers = {name: float(group[name]) for name in ("lr", "weight_decay", "momentum", "dampening")}
+        return {**numbers, "nesterov": bool(group["nesterov"]), "first_step": step == 1}
+
+
+class ProxyAdagrad(ProxyOptimizer):
+    """Row-wise Adagrad on the proxies of a loss: a class has one rate, which falls as its gradients add up.
+
+        g ← g + λ p,    a ← a + mean_d g_d²,    p ← p − η / (√a + ε) · g
+
+    The state is ``state[proxies]["sum"]``, (C,), a number for each row (for SoftTriple each centre): at C = 10⁷, D = 64
+    it takes 40 MB, and AdamW's moments 5 GB.
+
+    Source: FBGEMM, ``EXACT_ROWWISE_ADAGRAD`` with weight decay in the L2 form; the idea is Duchi, Hazan, Singer,
+    "Adaptive Subgradient Methods", JMLR 2011.
+
+    Parameters
+    ----------
+    losses, scale
+        As in :class:`~robustdml_ops.optim.ProxyAdamW`; so are errors.
+    lr, weight_decay, eps
+        η, λ, and ε, which stands outside the root.
+    initial_accumulator_value : float
+        a before the first step.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from robustdml_ops.losses import ProxyAnchorLoss
+    >>> from robustdml_ops.optim import ProxyAdagrad
+    >>> loss_function = ProxyAnchorLoss(num_classes=1000, embedding_size=64)
+    >>> optimizer = ProxyAdagrad(loss_function, lr=0.1)
+    >>> loss_function(torch.randn(32, 64), torch.randint(1000, (32,))).backward()
+    >>> optimizer.step()
+    """
+
+    kind: ClassVar[str] = "adagrad"
+    moment_names: ClassVar[tuple[str, ...]] = ("sum",)
+    by_row: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        losses: Losses,
+        lr: float = 1e-2,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-8,
+        *,
+        scale: float = 1.0,
+    ) -> None:
+        settings = {"lr": lr, "weight_decay": weight_decay, "initial_accumulator_value": initial_accumulator_value}
+        super().__init__(losses, scale, {**settings, "eps": eps})
+
+    def _check(self, group: dict[str, Any]) -> None:
+        check_settings(group)
+        if group["eps"] == 0 and group["initial_accumulator_value"] == 0:
+            raise ValueError(
+                "eps must be above 0 where sums start at 0: a row without a gradient would be divided by 0"
+            )
+
+    def _moments(self, group: dict[str, Any], parameter: Tensor, rows: int) -> dict[str, Tensor]:
+        return {"sum": parameter.new_full((rows,), group["initial_accumulator_value"], dtype=widened(parameter.dtype))}
+
+    def formula(
+        self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
+    ) -> tuple[Tensor, ...]:
+        """The formula above."""
+        g = G + group["weight_decay"] * P
+        total = moments[0] + g.square().mean(1)
+        return P - (float(group["lr"]) / (total.sqrt() + group["eps"]))[:, None] * g, total
+
+    def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
+        """The settings by their native names."""
+        return {name: float(group[name]) for name in ("lr", "weight_decay", "eps")}
