@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -99,9 +99,10 @@ def in_full(path: Path) -> Iterator[BinaryIO]:
 
     What an interrupted process left is opened again, perhaps with a checksum at its end.
     """
-    begun = path.with_name(f".{path.name}.begun")
+    begun = begun_file(path)
     try:
         with begun.open("r+b" if begun.exists() else "w+b") as file:
+            lock(file.fileno(), wait=True)
             yield file
             _add_checksum(file)
             file.flush()
@@ -111,6 +112,20 @@ def in_full(path: Path) -> Iterator[BinaryIO]:
         if error.filename is None:
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+
+
+def begun_file(path: Path) -> Path:
+    """What `in_full` writes until the file is whole."""
+    return path.with_name(f".{path.name}.begun")
+
+
+def take_away(file: Path) -> bool:
+    """Delete a file, unless the process that writes it lives."""
+    with suppress(OSError), file.open("rb+") as opened:  # Gone already, or not ours to take away.
+        if lock(opened.fileno(), wait=False) is True:
+            file.unlink()
+            return True
+    return False
 
 
 def _add_checksum(file: BinaryIO) -> None:
@@ -174,15 +189,9 @@ def _new_file(folder: Path) -> tuple[int, str]:
 
 def _take_away_unfinished(folder: Path) -> None:
     for file in folder.glob(f".*{UNFINISHED}"):
-        try:
-            here = file.name.endswith(_unfinished_here())
-            if not here and time.time() - file.stat().st_mtime < GIVEN_UP:
-                continue
-            with file.open("rb+") as opened:
-                if lock(opened.fileno(), wait=False) is True:
-                    file.unlink()
-        except OSError:  # Gone already, or not ours to take away.
-            continue
+        with suppress(OSError):
+            if file.name.endswith(_unfinished_here()) or time.time() - file.stat().st_mtime >= GIVEN_UP:
+                take_away(file)
 
 
 def _unfinished_here() -> str:

@@ -1,6 +1,7 @@
 """``robustdml embed``, ``evaluate`` and ``export`` on what ``robustdml train`` left."""
 
 import json
+import os
 import sys
 
 import numpy as np
@@ -15,7 +16,9 @@ from robustdml import load_embedder
 from robustdml.cli import main
 from robustdml.data import load_data
 from robustdml.retrieval import retrieval_metrics
+from robustdml.trained import embedding as embedding_module
 from robustdml.trained import exporting
+from robustdml.trained.embedder import TrainedEmbedder
 from tests.nightly import nightly_but
 
 
@@ -115,6 +118,65 @@ def test_broken_images_end_it_or_are_left_out_and_named(run, photos, tmp_path, c
     (tmp_path / "one" / "x.png").write_text("no image")
     message = refused(capsys, "embed", run, tmp_path / "one", "-o", out, "--skip-broken")
     assert "none of the 1 images can be read" in message
+
+
+def test_a_killed_call_is_taken_up_with_the_same_file(run, photos, tmp_path, own_cache, monkeypatch, capsys):
+    """By another process as well; a changed folder, model or image begins anew."""
+    (photos / "class 0" / "2.png").write_text("no image")
+    options, seen = ("--skip-broken", "--batch-size", "5"), []
+    whole = embed(run, photos, tmp_path, *options)
+    assert not list(own_cache.rglob("embedded-*"))  # of few images nothing is kept
+    monkeypatch.setattr(embedding_module, "MANY", 40)
+    embed_batch = TrainedEmbedder.embed
+
+    def killed_in_the_fifth(self, inputs, size):
+        seen.append(len(inputs))
+        if sum(seen) > 20:
+            raise KeyboardInterrupt
+        return embed_batch(self, inputs, size)
+
+    def counted(self, inputs, size):
+        seen.append(len(inputs))
+        return embed_batch(self, inputs, size)
+
+    def stop(model):
+        seen.clear()
+        monkeypatch.setattr(TrainedEmbedder, "embed", killed_in_the_fifth)
+        assert main(["embed", str(model), str(photos), "-o", "not.npz", "--device", "cpu", *options]) == 130
+        (begun,) = own_cache.rglob(".embedded-*.begun")
+        begun.write_bytes(begun.read_bytes()[:-70])  # A kill while the fourth batch was written.
+        capsys.readouterr()
+        monkeypatch.setattr(
+            TrainedEmbedder,
+            "embed",
+            lambda self, inputs, size: seen.append(len(inputs)) or embed_batch(self, inputs, size),
+        )
+        seen.clear()
+
+    def same(arrays):
+        return arrays.keys() == whole.keys() and all(np.array_equal(arrays[name], whole[name]) for name in whole)
+
+    stop(run)
+    assert same(embed(run, photos, tmp_path, *options)) and sum(seen) == 48 - 15
+    assert "goes on with what a call before has embedded" in capsys.readouterr().err
+    # What is whole is read; and it does not excuse what is broken.
+    assert same(embed(run, photos, tmp_path, *options)) and sum(seen) == 48 - 15
+    assert "class 0/2.png (cannot identify" in refused(capsys, "embed", run, photos, "-o", tmp_path / "all.npz")
+    os.utime(photos / "class 3" / "1.png", (1, 1))
+    stop(run)
+    os.utime(photos / "class 3" / "1.png", (2, 2))
+    assert same(embed(run, photos, tmp_path, *options)) and sum(seen) == 47
+    changed = "images or model have changed since a call that did not end; all are embedded anew"
+    assert changed in capsys.readouterr().err
+    assert not list(own_cache.rglob("*.begun"))
+    os.utime(photos / "class 3" / "1.png", (3, 3))
+    stop(run)
+    other = load_embedder(run)
+    with torch.no_grad():
+        other.network.head.bias += 1
+    other.save(tmp_path / "other.pt")
+    assert not same(embed(tmp_path / "other.pt", photos, tmp_path, *options)) and sum(seen) == 47
+    assert changed in capsys.readouterr().err
 
 
 def test_evaluates_on_another_folder_and_on_a_list_of_it(run, photos, tmp_path, capsys):

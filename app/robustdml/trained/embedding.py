@@ -1,21 +1,33 @@
 """Images or features on a disk, and their embeddings: files are decoded a batch ahead."""
 
+import hashlib
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robustdml.cache import NAMES, begun_file, take_away
 from robustdml.data import Split
 from robustdml.data.features import TEST, TRAIN, load_splits
 from robustdml.data.folders import PARTS, is_list, listed_parts, loose_images
-from robustdml.data.images import SUFFIXES, check_left_out, image_files, is_image, read_ahead
+from robustdml.data.image_files import ImageFiles
+from robustdml.data.images import SUFFIXES, check_left_out, decode, image_files, is_image, read_ahead
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
+from robustdml.networks.backbones.choice import is_own_code
+from robustdml.networks.stored_features import map_features, store_rows, stored_as
 from robustdml.progress import OnProgress, silent
 from robustdml.trained.embedder import BATCH_SIZE, TrainedEmbedder
 from robustdml.trained.model_file import ModelCard
+
+# So many files are embedded in a minute or more: from here on embeddings are kept in the cache folder as they come.
+MANY = 1024
 
 
 @dataclass(frozen=True)
@@ -120,38 +132,69 @@ def embed_samples(
     skip_broken: bool = False,
     on_progress: OnProgress = silent,
 ) -> Embedded:
-    """Embed all samples that can be read."""
+    """Embed all samples that can be read; of many files, an interrupted call leaves what it has made to the next."""
     if batch_size < 1:
         raise UsageError(f"batch_size={batch_size}: expected at least 1")
     check_left_out(len(samples), samples.left_out, (), skip_broken)
-    broken: list[str] = []
-    # One array from the start: put together at the end, parts would take the memory twice.
-    embeddings, rows = np.empty((len(samples), embedder.embedding_size), np.float32), [np.zeros(0, np.int64)]
-    count = 0
-    for start, batch in _batches(samples, embedder.card, batch_size):
-        on_progress(f"embedding {samples.name}", start, len(samples))
-        broken += [pixels for pixels in batch if isinstance(pixels, str)]
-        good = [place for place, pixels in enumerate(batch) if not isinstance(pixels, str)]
-        # Once nothing will come of it, files are only looked at, so that all that are broken are named at once.
-        if good and (skip_broken or not broken):
-            rows.append(start + np.array(good))
-            embeddings[count : count + len(good)] = embedder.embed(
-                np.stack([batch[place] for place in good]), batch_size
-            )
-            count += len(good)
+    files, card = samples.inputs, embedder.card
+    if not isinstance(files, list):
+        embeddings = _whole(embedder, samples, batch_size, on_progress)
+        return Embedded(samples, embeddings, np.arange(len(samples)), [*samples.loose, *samples.left_out])
+    # What the user's own code does may change while its name and weights do not.
+    if len(files) < MANY or is_own_code(card.backbone):
+        embeddings = _whole(embedder, samples, batch_size, on_progress)
+    else:
+        embeddings = _stored(embedder, samples, batch_size, on_progress)
+    bad = np.isnan(embeddings[:, 0])
+    again = {row: decode(files[row], card.image_size, card.channels) for row in np.flatnonzero(bad).tolist()}
+    broken = [one if isinstance(one, str) else f"{files[row]} (it could not be read)" for row, one in again.items()]
     check_left_out(len(samples), samples.left_out, broken, skip_broken)
     left_out = [*samples.loose, *samples.left_out, *broken]
-    return Embedded(samples, embeddings[:count], np.concatenate(rows), left_out)
+    return Embedded(samples, embeddings[~bad] if broken else embeddings, np.flatnonzero(~bad), left_out)
+
+
+def _whole(
+    embedder: TrainedEmbedder, samples: Samples, batch_size: int, on_progress: OnProgress
+) -> NDArray[np.float32]:
+    # One array from the start: put together at the end, parts would take the memory twice.
+    embeddings, done = np.empty((len(samples), embedder.embedding_size), np.float32), 0
+    for part in _batches(embedder, samples, batch_size, on_progress, 0):
+        embeddings[done : done + len(part)] = part
+        done += len(part)
+    return embeddings
+
+
+def _stored(
+    embedder: TrainedEmbedder, samples: Samples, batch_size: int, on_progress: OnProgress
+) -> NDArray[np.float32]:
+    """Embeddings in the cache folder, mapped; says where they go on, or that they cannot."""
+    assert isinstance(samples.inputs, list)
+    images = ImageFiles(samples.inputs, embedder.card.image_size, embedder.card.channels)
+    place = hashlib.blake2b(os.path.abspath(samples.name).encode("utf-8", NAMES), digest_size=6).hexdigest()
+    path = stored_as(f"embedded-{place}", images, embedder, embedder.device)
+    if begun_file(path).exists():
+        print(f"{samples.name}: goes on with what a call before has embedded", file=sys.stderr)
+    elif [other for other in path.parent.glob(f".embedded-{place}-*.begun") if take_away(other)]:
+        changed = "images or model have changed since a call that did not end"
+        print(f"{samples.name}: {changed}; all are embedded anew", file=sys.stderr)
+    store_rows(path, len(images), np.float32, batch_size, partial(_batches, embedder, samples, batch_size, on_progress))
+    return map_features(path)
 
 
 def _batches(
-    samples: Samples, card: ModelCard, batch_size: int
-) -> Iterator[tuple[int, Sequence[NDArray[np.generic] | str]]]:
-    """Place of the first sample, and the samples of a batch; a text instead of one that cannot be read."""
-    starts = range(0, len(samples), batch_size)
-    if not isinstance(samples.inputs, list):
-        for start in starts:
-            yield start, list(samples.inputs[start : start + batch_size])
-        return
-    rows = [range(start, min(start + batch_size, len(samples))) for start in starts]
-    yield from zip(starts, read_ahead(samples.inputs, rows, card.image_size, card.channels), strict=True)
+    embedder: TrainedEmbedder, samples: Samples, batch_size: int, on_progress: OnProgress, first: int
+) -> Iterator[NDArray[np.float32]]:
+    """Embed batch after batch, (B, D); the row of an image that cannot be read is NaN."""
+    inputs, card = samples.inputs, embedder.card
+    rows = [range(start, min(start + batch_size, len(inputs))) for start in range(first, len(inputs), batch_size)]
+    if isinstance(inputs, list):
+        batches: Iterator[Sequence[Any]] = read_ahead(inputs, rows, card.image_size, card.channels)
+    else:
+        batches = (list(inputs[batch.start : batch.stop]) for batch in rows)
+    for batch, pixels in zip(rows, batches, strict=True):
+        on_progress(f"embedding {samples.name}", batch.start, len(inputs))
+        embeddings = np.full((len(batch), embedder.embedding_size), np.nan, np.float32)
+        good = [place for place, one in enumerate(pixels) if not isinstance(one, str)]
+        if good:
+            embeddings[good] = embedder.embed(np.stack([pixels[place] for place in good]), batch_size)
+        yield embeddings
