@@ -253,12 +253,16 @@ def test_classes_in_doubt():
     X = (3 * np.eye(9, 16)[drawn] + 0.5 * random.normal(size=(len(labels), 16))).astype(np.float32)
     wrong = random.random(len(labels)) < 0.1
     given = np.where(wrong, random.integers(0, 9, len(labels)), labels)
-    found = doubt_classes(X, given, 9)
+    found = doubt_classes(X, given, 9, X)
     assert [pair[:2] for pair in found.one] == [(0, 8)] and [label for label, _ in found.two] == [3]
     right = (given == 3) & (labels == 3)
     assert len({*zip(found.halves[right].tolist(), drawn[right].tolist(), strict=True)}) == 2
     assert not found.halves[given != 3].any()
-    nothing = doubt_classes(random.normal(size=X.shape).astype(np.float32), given, 9)
+    # Features that have not learnt from the labels tell them apart: they look alike, and are two.
+    stroke = np.where((drawn == 0) & (given == 8), 2.0, 0.0)[:, None]
+    assert not doubt_classes(X, given, 9, np.concatenate([X, stroke], 1)).one
+    noise = random.normal(size=X.shape).astype(np.float32)
+    nothing = doubt_classes(noise, given, 9, noise)
     assert nothing.one == nothing.two == []
 
 

@@ -90,7 +90,7 @@ def learnt_embeddings(images: NDArray[np.generic], labels: NDArray[np.int64], se
     classes = tuple(str(label) for label in range(int(labels.max()) + 1))
     samples = AuditSamples("bench", names, labels, classes, images)
     with tempfile.TemporaryDirectory() as folder:
-        return learn_embeddings(samples, TrainingConfig(seed=seed), 1, Path(folder), "cpu", lambda *_: None)
+        return learn_embeddings(samples, TrainingConfig(seed=seed), 1, Path(folder), "cpu", lambda *_: None)[0]
 
 
 OURS, LEARNT = "LabelAuditor", "robustdml audit"

@@ -53,7 +53,7 @@ def audit(prepared: Prepared, noise: str, seed: int, folder: Path) -> Path:
     used, given = np.unique(labels, return_inverse=True)
     names = tuple(train_split.class_names[label] for label in used)
     samples = AuditSamples("bench", train_split.names(), given, names, np.asarray(train_split.inputs))
-    embeddings = learn_embeddings(samples, TrainingConfig(seed=seed), 1, folder, "cpu", lambda *_: None)
+    embeddings, _ = learn_embeddings(samples, TrainingConfig(seed=seed), 1, folder, "cpu", lambda *_: None)
     write_findings(
         file, findings_of(samples.names, given, LabelAuditor(features_learnt=True).fit(embeddings, given), names)
     )

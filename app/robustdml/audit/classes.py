@@ -5,27 +5,37 @@ Every sample of class i asks its nearest neighbours for their classes. With n_ij
     r_ij = n_ij / (N_i N_j),    r_ii = n_ii / (N_i (N_i − 1)),    mixing(i, j) = sqrt(r_ij r_ji / (r_ii r_jj)).
 
 It is about 1 for two halves of a class that were drawn at random, and 0 where none has a neighbour of the other. Two
-classes that mix may be one. A class is cut in two by 2-means, without the samples that lie alone, whose labels may be
-wrong; where the halves hardly mix, and are further apart than those of other classes, it may be two.
+classes that mix may be one, unless a classifier tells them apart by features that have not learnt from the labels:
+letters that look alike mix in learnt embeddings, and differ in a stroke.
+
+A class is cut in two by 2-means, without the samples that lie alone, whose labels may be wrong; where the halves hardly
+mix, and are further apart than those of other classes, it may be two.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from robustdml.audit.experts import FOLDS, regress
 from robustdml.audit.features import unit_rows
+from robustdml.data import Rows
 from robustdml.data.dataset import members_of_classes
 from robustdml_ops.ops import nearest
 
 # Neighbours that a sample asks; in a small class a quarter more than its size: two halves of one class, which training
 # has drawn apart, meet there.
 NEIGHBOURS = 40
-# Two classes may be one if they mix FAR_ABOVE times as much as the upper quartile of how much a class mixes with any
-# other, within these bounds.
-FAR_ABOVE, LEAST_ONE, MOST_ONE = 2.5, 0.3, 0.5
+# Two classes may be one from this mixing on; from the second where no classifier can be asked.
+ONE, ONE_UNASKED = 0.3, 0.5
+# A classifier tells two classes apart if its area under the ROC curve is this, less three standard errors.
+TOLD_APART = 0.55
+# Pairs that it is asked about, samples of a class that it sees, and the mean length of their centred rows.
+MOST_PAIRS, MOST_SEEN, LENGTH = 1000, 500, 10.0
 # A class may be two if its halves mix at most TWO, and 1 minus the cosine of their means is APART times the median.
 TWO, APART = 0.1, 2.5
 # A pair mixes more than each of the two with all others: features that tell nothing apart say nothing.
@@ -48,23 +58,27 @@ class ClassDoubts:
 
 
 @torch.no_grad()
-def doubt_classes(features: NDArray[np.generic], labels: NDArray[np.int64], num_classes: int) -> ClassDoubts:
-    """Find the classes in doubt by features (N, F) and labels (N,)."""
-    X = unit_rows(features, slice(None))
-    pairs, most = _mixing(X, labels, num_classes), np.zeros(num_classes)
-    for i, j, mixing in pairs:
-        most[[i, j]] = np.maximum(most[[i, j]], mixing)
-    least = np.clip(FAR_ABOVE * np.quantile(most, 0.75), LEAST_ONE, MOST_ONE)
-    one = [pair for pair in pairs if pair[2] >= least]
+def doubt_classes(
+    features: NDArray[np.generic],
+    labels: NDArray[np.int64],
+    num_classes: int,
+    untouched: NDArray[np.generic] | None,
+) -> ClassDoubts:
+    """Find the classes in doubt by features (N, F), labels (N,), and features that know no label, (N, G)."""
+    X, members = unit_rows(features, slice(None)), members_of_classes(labels, num_classes)
+    pairs = sorted(_mixing(X, labels, num_classes), key=lambda pair: -pair[2])[:MOST_PAIRS]
+    one = [pair for pair in pairs if pair[2] >= (ONE_UNASKED if untouched is None else ONE)]
+    if untouched is not None:
+        one = [(i, j, mixing) for i, j, mixing in one if not _told_apart(untouched, members[i], members[j])]
     two, halves = [], np.zeros(len(X), dtype=np.int64)
-    large = [rows for rows in members_of_classes(labels, num_classes) if len(rows) >= SMALLEST]
+    large = [rows for rows in members if len(rows) >= SMALLEST]
     cuts = [_cut(X[rows]) for rows in large]
     usual = float(np.median([apart for *_, apart in cuts] or [0.0]))
     for rows, (second, mixing, apart) in zip(large, cuts, strict=True):
         if mixing <= TWO and apart >= APART * usual:
             two.append((int(labels[rows[0]]), mixing))
             halves[rows] = 1 + second.numpy()
-    return ClassDoubts(sorted(one, key=lambda pair: -pair[2]), sorted(two, key=lambda pair: pair[1]), halves)
+    return ClassDoubts(one, sorted(two, key=lambda pair: pair[1]), halves)
 
 
 def _mixing(X: Tensor, labels: NDArray[np.int64], num_classes: int) -> list[tuple[int, int, float]]:
@@ -93,6 +107,20 @@ def _mixing(X: Tensor, labels: NDArray[np.int64], num_classes: int) -> list[tupl
         if i < j and within and there > MORE * of_others(i, j) and back > MORE * of_others(j, i):
             out.append((i, j, float(np.sqrt(there * back / within))))
     return out
+
+
+def _told_apart(features: NDArray[np.generic], first: Rows, second: Rows) -> bool:
+    """Whether a logistic regression of the other folds tells the samples of two classes apart."""
+    some = [rows[:: -(-len(rows) // MOST_SEEN)] for rows in (first, second)]
+    X = unit_rows(features, np.concatenate(some))
+    X = X - X.mean(0)
+    X *= LENGTH / X.norm(dim=1).mean().clamp(min=1e-6)
+    classes = torch.arange(len(X)) >= len(some[0])
+    logits, _ = regress(
+        X, classes.long()[:, None], torch.ones(len(X), 1), torch.arange(len(X)) % FOLDS, num_classes=2, start=None
+    )
+    error = math.sqrt((len(X) + 1) / (12 * len(some[0]) * len(some[1])))
+    return bool(roc_auc_score(classes, logits[:, 1] - logits[:, 0]) - 3 * error >= TOLD_APART)
 
 
 def _cut(X: Tensor) -> tuple[Tensor, float, float]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from robustdml.audit_report.samples import AuditSamples
 from robustdml.cache import read_array, write_checked
-from robustdml.config import TrainingConfig
+from robustdml.config import UNTRAINED, TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import prepare, resolve_device
@@ -22,8 +22,11 @@ _EVALUATED = 64
 
 def learn_embeddings(
     samples: AuditSamples, config: TrainingConfig, runs: int, out: Path, device: str, on_progress: OnProgress
-) -> NDArray[np.float32]:
-    """Train, and embed all samples; what is in `out` from an earlier call is taken up."""
+) -> tuple[NDArray[np.float32], NDArray[np.generic] | None]:
+    """Train, and embed all samples; what is in `out` from an earlier call is taken up.
+
+    Second are the features of the backbone before training, None of one that is untrained.
+    """
     assert samples.inputs is not None
     # Which filter retrieves unseen classes best is another question than whose embeddings tell wrong labels.
     config = replace(config, filter=replace(config.filter_options, on_trial=False))
@@ -54,4 +57,5 @@ def learn_embeddings(
             unit = embeddings / np.maximum(lengths, np.finfo(np.float32).tiny)
             write_checked(stored, partial(np.save, arr=unit))
         parts.append(read_array(stored))
-    return np.concatenate(parts, axis=1)
+    untouched = None if prepared.origin.name == UNTRAINED else prepared.frozen_features()
+    return np.concatenate(parts, axis=1), untouched

@@ -82,10 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
             size = arguments.image_size or default_image_size(config.backbone)
             samples = with_images(samples, size, report)
             _check_classes(samples)
-        features = _features(samples, config, arguments, report)
+        features, untouched = _features(samples, config, arguments, report)
         report("judging", 0, 0)
         auditor = LabelAuditor(features_learnt=not arguments.as_they_are).fit(features, samples.labels)
-        doubts = doubt_classes(features, samples.labels, len(samples.class_names))
+        doubts = doubt_classes(features, samples.labels, len(samples.class_names), untouched)
         findings = findings_of(samples, auditor, doubts.halves)
         write_findings(out / LABELS, findings)
         write_npz(
@@ -113,13 +113,14 @@ def _check_classes(samples: AuditSamples) -> None:
 
 def _features(
     samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace, report: OnProgress
-) -> NDArray[np.float32]:
+) -> tuple[NDArray[np.float32], NDArray[np.generic] | None]:
     assert samples.inputs is not None
     if not arguments.as_they_are:
         return learn_embeddings(samples, config, arguments.runs, arguments.out, arguments.device, report)
     if samples.inputs.ndim != 2:
         raise UsageError("--as-they-are is for features; of images they have to be made first")
-    return np.asarray(samples.inputs, dtype=np.float32)
+    features = np.asarray(samples.inputs, dtype=np.float32)
+    return features, features
 
 
 def _state(samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace) -> dict[str, object]:
