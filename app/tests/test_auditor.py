@@ -285,15 +285,26 @@ def test_interval_of_the_share_of_wrong_labels():
     """Of shares drawn at random, known for sure, 95 % and more of the intervals hold the share they were drawn from."""
     random = np.random.default_rng(0)
     inside = 0
+    one_class, apart = np.zeros(50, dtype=np.int64), np.zeros(50)
     for _ in range(400):
         wrong = (random.random(50) < 0.2).astype(float)
-        _, low, high = wrong_share(wrong, wrong[None], np.zeros(50, dtype=np.int64), 1)[0]
+        _, low, high = wrong_share(wrong, wrong[None], apart, one_class, 1)[0]
         inside += low <= 0.2 <= high
     assert inside / 400 >= 0.95
-    assert np.isnan(wrong_share(np.zeros(1), np.zeros((1, 1)), np.zeros(1, dtype=np.int64), 2)[1]).all()
+    assert np.isnan(wrong_share(np.zeros(1), np.zeros((1, 1)), np.zeros(1), np.zeros(1, dtype=np.int64), 2)[1]).all()
     # Explanations that disagree widen it.
-    _, low, high = wrong_share(wrong, np.stack([wrong, 1 - wrong]), np.zeros(50, dtype=np.int64), 1)[0]
+    _, low, high = wrong_share(wrong, np.stack([wrong, 1 - wrong]), apart, one_class, 1)[0]
     assert low < 0.2 and high > 0.8
+
+
+def test_overlap_with_far_samples_is_not_taken_for_a_certain_rate():
+    """Right labels of overlapping classes with heavy tails: the interval holds their rate of 0."""
+    for seed in range(3):
+        random = np.random.default_rng(seed)
+        labels = np.repeat(np.arange(10), 50)
+        tails = np.sqrt(2 / random.chisquare(2, size=(500, 1)))
+        X = random.normal(size=(10, 8))[labels] + 1.2 * tails * random.normal(size=(500, 8))
+        assert LabelAuditor().fit(X.astype(np.float32), labels).wrong_share_[1] == 0
 
 
 def test_scikit_learn_habits():

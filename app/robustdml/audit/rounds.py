@@ -32,6 +32,7 @@ class Judgement:
     nearest: Tensor  # The class that the features alone say, int64, (N,)
     # Probability that each label is right under each explanation that chance does not exclude, (E, N).
     qualities: Tensor
+    overlap: Tensor  # Probability that the features alone leave to other classes than the likeliest, (N,)
 
 
 def judge(features: NDArray[np.generic], labels: Tensor, num_classes: int, learnt: bool = False) -> Judgement:
@@ -53,5 +54,6 @@ def judge(features: NDArray[np.generic], labels: Tensor, num_classes: int, learn
         evidence, explained, weights = explanations(experts)
     posterior, qualities = believable(experts, evidence, explained, weights, learnt)
     features_say = evidence.log_probabilities(explained[0].weights, num_classes)
-    likeliest = features_say[:, :-2].argmax(1, keepdim=True)
-    return Judgement(evidence.classes, posterior, evidence.classes.gather(1, likeliest)[:, 0], qualities)
+    top = features_say[:, :-2].max(1, keepdim=True)
+    nearest = evidence.classes.gather(1, top.indices)[:, 0]
+    return Judgement(evidence.classes, posterior, nearest, qualities, 1 - top.values[:, 0].exp())
