@@ -15,39 +15,45 @@
 
 namespace robustdml {
 
-template <class T>
-void bind_pairs_of(py::module_& m, const std::string& suffix) {
-    define_struct<PairLSEProblem<T>>(m, "PairLSE_" + suffix);
-    define_struct<PairHingeProblem<T>>(m, "PairHinge_" + suffix);
-    define_struct<PairContrastProblem<T>>(m, "PairContrast_" + suffix);
-    define_struct<cpu::Pairs<T>>(m, "PairChunk_" + suffix);
-    define_struct<cpu::Sweep<T>>(m, "Sweep_" + suffix);
-    define(m, "pair_lse_" + suffix, cpu::pair_lse<T>, "chunk", "problem", "threads");
-    define(m, "pair_hinge_" + suffix, cpu::pair_hinge<T>, "chunk", "problem", "threads");
-    define(m, "pair_contrast_" + suffix, cpu::pair_contrast<T>, "chunk", "problem", "threads");
-    define(m, "pair_lse_sweep_" + suffix, cpu::pair_lse_sweep<T>, "whole", "problem", "sweep");
-    define(m, "pair_hinge_sweep_" + suffix, cpu::pair_hinge_sweep<T>, "whole", "problem", "sweep",
-           "candidate_scale");
-    define(m, "pair_contrast_sweep_" + suffix, cpu::pair_contrast_sweep<T>, "whole", "problem", "sweep");
-    define_struct<cpu::Batch<T>>(m, "Batch_" + suffix);
-    define(m, "pair_lse_symmetric_" + suffix, cpu::pair_lse_symmetric<T>, "whole", "problem", "batch");
-    define(m, "pair_hinge_symmetric_" + suffix, cpu::pair_hinge_symmetric<T>, "whole", "problem", "batch");
-    define(m, "pair_contrast_symmetric_" + suffix, cpu::pair_contrast_symmetric<T>, "whole", "problem",
-           "batch");
-    define_struct<cpu::ContrastSide<T>>(m, "ContrastSide_" + suffix);
-    define_struct<cpu::ContrastTiles<T>>(m, "ContrastTiles_" + suffix);
-    define(m, "pair_contrast_tiles_" + suffix, cpu::pair_contrast_tiles<T>, "rows", "columns", "tiles");
+// PairLSE_f32, pair_lse_f32 and so on of one problem.
+template <class T, class Problem>
+void bind_pair_problem(py::module_& m, const std::string& type, const std::string& name,
+                       const std::string& suffix) {
+    define_struct<Problem>(m, type + suffix);
+    define(m, name + suffix, py::overload_cast<const cpu::Pairs<T>&, const Problem&, int>(cpu::pair_sums<T>),
+           "chunk", "problem", "threads");
+    define(m, name + "_symmetric" + suffix, cpu::pair_symmetric<T, Problem>, "whole", "problem", "batch");
 #if defined(ROBUSTDML_CUDA)
-    define_struct<cuda::Pairs<T>>(m, "PairChunk_cuda_" + suffix);
-    define(m, "pair_lse_cuda_" + suffix, cuda::pair_lse<T>, "chunk", "problem", "stream");
-    define(m, "pair_hinge_cuda_" + suffix, cuda::pair_hinge<T>, "chunk", "problem", "stream");
-    define(m, "pair_contrast_cuda_" + suffix, cuda::pair_contrast<T>, "chunk", "problem", "stream");
+    define(m, name + "_cuda" + suffix,
+           py::overload_cast<const cuda::Pairs<T>&, const Problem&, std::uintptr_t>(cuda::pair_sums<T>),
+           "chunk", "problem", "stream");
 #endif
 }
 
+template <class T>
+void bind_pairs_of(py::module_& m, const std::string& suffix) {
+    define_struct<cpu::Pairs<T>>(m, "PairChunk" + suffix);
+    define_struct<cpu::Sweep<T>>(m, "Sweep" + suffix);
+    define_struct<cpu::Batch<T>>(m, "Batch" + suffix);
+    define_struct<cpu::ContrastSide<T>>(m, "ContrastSide" + suffix);
+    define_struct<cpu::ContrastTiles<T>>(m, "ContrastTiles" + suffix);
+#if defined(ROBUSTDML_CUDA)
+    define_struct<cuda::Pairs<T>>(m, "PairChunk_cuda" + suffix);
+#endif
+    bind_pair_problem<T, PairLSEProblem<T>>(m, "PairLSE", "pair_lse", suffix);
+    bind_pair_problem<T, PairHingeProblem<T>>(m, "PairHinge", "pair_hinge", suffix);
+    bind_pair_problem<T, PairContrastProblem<T>>(m, "PairContrast", "pair_contrast", suffix);
+    define(m, "pair_lse_sweep" + suffix, cpu::pair_sweep<T, PairLSEProblem<T>>, "whole", "problem", "sweep");
+    define(m, "pair_contrast_sweep" + suffix, cpu::pair_sweep<T, PairContrastProblem<T>>, "whole", "problem",
+           "sweep");
+    define(m, "pair_hinge_sweep" + suffix, cpu::pair_hinge_sweep<T>, "whole", "problem", "sweep",
+           "candidate_scale");
+    define(m, "pair_contrast_tiles" + suffix, cpu::pair_contrast_tiles<T>, "rows", "columns", "tiles");
+}
+
 inline void bind_pairs(py::module_& m) {
-    bind_pairs_of<float>(m, "f32");
-    bind_pairs_of<double>(m, "f64");
+    bind_pairs_of<float>(m, "_f32");
+    bind_pairs_of<double>(m, "_f64");
 }
 
 }  // namespace robustdml

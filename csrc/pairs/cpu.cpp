@@ -236,16 +236,16 @@ ROBUSTDML_STAMP(double)
 }  // namespace
 
 template <class T>
-void pair_lse(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, int threads) {
+void pair_sums(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, int threads) {
     in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192,
              [&](std::int64_t begin, std::int64_t end) { lse_clone(chunk, problem, begin, end); });
 }
 
-template void pair_lse<float>(const Pairs<float>&, const PairLSEProblem<float>&, int);
-template void pair_lse<double>(const Pairs<double>&, const PairLSEProblem<double>&, int);
+template void pair_sums<float>(const Pairs<float>&, const PairLSEProblem<float>&, int);
+template void pair_sums<double>(const Pairs<double>&, const PairLSEProblem<double>&, int);
 
 template <class T>
-void pair_hinge(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, int threads) {
+void pair_sums(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, int threads) {
     in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192, [&](std::int64_t begin, std::int64_t end) {
         if (problem.euclidean)
             euclidean_hinge_clone(chunk, problem, begin, end);
@@ -254,7 +254,7 @@ void pair_hinge(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, int t
     });
 }
 
-template void pair_hinge<float>(const Pairs<float>&, const PairHingeProblem<float>&, int);
-template void pair_hinge<double>(const Pairs<double>&, const PairHingeProblem<double>&, int);
+template void pair_sums<float>(const Pairs<float>&, const PairHingeProblem<float>&, int);
+template void pair_sums<double>(const Pairs<double>&, const PairHingeProblem<double>&, int);
 
 }  // namespace robustdml::cpu

@@ -24,12 +24,12 @@ ROBUSTDML_HD void scale_candidates(const Pairs<T>& c, std::int64_t row) {
 }
 
 template <class T>
-void pair_lse(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, int threads);
+void pair_sums(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, int threads);
 
 template <class T>
-void pair_hinge(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, int threads);
+void pair_sums(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, int threads);
 
 template <class T>
-void pair_contrast(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, int threads);
+void pair_sums(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, int threads);
 
 }  // namespace robustdml::cpu

@@ -266,12 +266,12 @@ ROBUSTDML_STAMP(double)
 }  // namespace
 
 template <class T>
-void pair_contrast(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, int threads) {
+void pair_sums(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, int threads) {
     in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192,
              [&](std::int64_t begin, std::int64_t end) { contrast_clone(chunk, problem, begin, end); });
 }
 
-template void pair_contrast<float>(const Pairs<float>&, const PairContrastProblem<float>&, int);
-template void pair_contrast<double>(const Pairs<double>&, const PairContrastProblem<double>&, int);
+template void pair_sums<float>(const Pairs<float>&, const PairContrastProblem<float>&, int);
+template void pair_sums<double>(const Pairs<double>&, const PairContrastProblem<double>&, int);
 
 }  // namespace robustdml::cpu

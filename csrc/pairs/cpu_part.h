@@ -22,6 +22,11 @@ Pairs<T> part_of(const Pairs<T>& whole, std::int64_t first, std::int64_t count, 
 }
 
 template <class T>
+PairLSEProblem<T> part_of(const PairLSEProblem<T>& problem, std::int64_t) {
+    return problem;
+}
+
+template <class T>
 PairHingeProblem<T> part_of(const PairHingeProblem<T>& problem, std::int64_t first) {
     PairHingeProblem<T> part = problem;
     part.positive_count += first;

@@ -168,22 +168,12 @@ struct HingeSums {
 
 }  // namespace
 
-template <class T>
-bool pair_lse_sweep(const Pairs<T>& whole, const PairLSEProblem<T>& problem, const Sweep<T>& sweep) {
+template <class T, class Problem>
+bool pair_sweep(const Pairs<T>& whole, const Problem& problem, const Sweep<T>& sweep) {
     return sweep_lanes(sweep, [&](const Similar<T>& similar) {
         Pairs<T> chunk = part_of(whole, similar.first, similar.count, similar.S);
         chunk.inverse_norm = similar.scale;
-        pair_lse(chunk, problem, 1);
-    });
-}
-
-template <class T>
-bool pair_contrast_sweep(const Pairs<T>& whole, const PairContrastProblem<T>& problem,
-                         const Sweep<T>& sweep) {
-    return sweep_lanes(sweep, [&](const Similar<T>& similar) {
-        Pairs<T> chunk = part_of(whole, similar.first, similar.count, similar.S);
-        chunk.inverse_norm = similar.scale;
-        pair_contrast(chunk, part_of(problem, similar.first), 1);
+        pair_sums(chunk, part_of(problem, similar.first), 1);
     });
 }
 
@@ -237,9 +227,9 @@ bool pair_hinge_sweep(const Pairs<T>& whole, const PairHingeProblem<T>& problem,
     return out_of_reach;
 }
 
-#define ROBUSTDML_STAMP(T)                                                                                 \
-    template bool pair_lse_sweep<T>(const Pairs<T>&, const PairLSEProblem<T>&, const Sweep<T>&);           \
-    template bool pair_contrast_sweep<T>(const Pairs<T>&, const PairContrastProblem<T>&, const Sweep<T>&); \
+#define ROBUSTDML_STAMP(T)                                                                     \
+    template bool pair_sweep(const Pairs<T>&, const PairLSEProblem<T>&, const Sweep<T>&);      \
+    template bool pair_sweep(const Pairs<T>&, const PairContrastProblem<T>&, const Sweep<T>&); \
     template bool pair_hinge_sweep<T>(const Pairs<T>&, const PairHingeProblem<T>&, const Sweep<T>&, T*);
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)

@@ -9,11 +9,8 @@ namespace robustdml::cpu {
 // Anchors are the rows, candidates the batch: what an anchor sums is complete with its row, as mining needs
 // it. `whole` is a chunk of all anchors without S and inverse_norm. True if some row was out of reach: see
 // sweep_lanes.
-template <class T>
-bool pair_lse_sweep(const Pairs<T>& whole, const PairLSEProblem<T>& problem, const Sweep<T>& sweep);
-
-template <class T>
-bool pair_contrast_sweep(const Pairs<T>& whole, const PairContrastProblem<T>& problem, const Sweep<T>& sweep);
+template <class T, class Problem>
+bool pair_sweep(const Pairs<T>& whole, const Problem& problem, const Sweep<T>& sweep);
 
 // Candidates are the rows, anchors the batch: a hinge's gradient waits for no sum, and of many candidates, as
 // a memory bank has, none is normalised beforehand. `whole` is as above, of (n anchors, m candidates);

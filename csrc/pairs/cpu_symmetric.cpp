@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <type_traits>
 
 #include "common/cpu/clones.h"
 #include "pairs/cpu_part.h"
@@ -62,10 +63,20 @@ ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
 #undef ROBUSTDML_STAMP
 
-// `epilogue(first, count)` of some rows of S, once all of it is there; `shares()` once all rows have been
-// through it.
-template <class T, class Epilogue, class OfShares>
-void symmetric(const Batch<T>& batch, Epilogue epilogue, OfShares of_shares) {
+// 1 / the number of terms above 0 on either side of all anchors.
+template <class T>
+Shares<T> shares_of(const PairHingeProblem<T>& problem, std::int64_t n) {
+    const auto share = [&](const std::int64_t* counts) {
+        return T(1) / static_cast<T>(
+                          std::max<std::int64_t>(1, std::accumulate(counts, counts + n, std::int64_t(0))));
+    };
+    return {share(problem.positive_count), share(problem.negative_count)};
+}
+
+}  // namespace
+
+template <class T, class Problem>
+void pair_symmetric(const Pairs<T>& whole, const Problem& problem, const Batch<T>& batch) {
     const std::int64_t n = batch.n, D = batch.D, panels = (n + kPanel - 1) / kPanel;
     const int lanes = static_cast<int>(std::min<std::int64_t>(batch.threads, panels));
     const Rows<const T> U{batch.U, D, 1};
@@ -78,10 +89,12 @@ void symmetric(const Batch<T>& batch, Epilogue epilogue, OfShares of_shares) {
         if (columns > count) mirror_clone(S + count, S + count * n, n, n, count, columns - count);
     });
     in_lanes(panels, lanes, batch.set_threads, [&](int, std::int64_t panel) {
-        epilogue(panel * kPanel, std::min(kPanel, n - panel * kPanel));
+        const std::int64_t first = panel * kPanel, count = std::min(kPanel, n - first);
+        pair_sums(part_of(whole, first, count, batch.S + first * n), part_of(problem, first), 1);
     });
     if (!batch.dU) return;
-    const Shares<T> shares = of_shares();
+    Shares<T> shares{1, 1};
+    if constexpr (std::is_same_v<Problem, PairHingeProblem<T>>) shares = shares_of(problem, n);
     const Buffer<T> sums(lanes * kPanel * n);
     in_lanes(panels, lanes, batch.set_threads, [&](int lane, std::int64_t panel) {
         const std::int64_t first = panel * kPanel, count = std::min(kPanel, n - first);
@@ -93,43 +106,10 @@ void symmetric(const Batch<T>& batch, Epilogue epilogue, OfShares of_shares) {
     });
 }
 
-}  // namespace
-
-template <class T>
-void pair_lse_symmetric(const Pairs<T>& whole, const PairLSEProblem<T>& problem, const Batch<T>& batch) {
-    const auto epilogue = [&](std::int64_t first, std::int64_t count) {
-        pair_lse(part_of(whole, first, count, whole.S + first * whole.m), problem, 1);
-    };
-    symmetric(batch, epilogue, [] { return Shares<T>{1, 1}; });
-}
-
-template <class T>
-void pair_hinge_symmetric(const Pairs<T>& whole, const PairHingeProblem<T>& problem, const Batch<T>& batch) {
-    const auto epilogue = [&](std::int64_t first, std::int64_t count) {
-        pair_hinge(part_of(whole, first, count, whole.S + first * whole.m), part_of(problem, first), 1);
-    };
-    const auto share = [&](const std::int64_t* counts) {
-        return T(1) / static_cast<T>(std::max<std::int64_t>(
-                          1, std::accumulate(counts, counts + batch.n, std::int64_t(0))));
-    };
-    symmetric(batch, epilogue,
-              [&] { return Shares<T>{share(problem.positive_count), share(problem.negative_count)}; });
-}
-
-template <class T>
-void pair_contrast_symmetric(const Pairs<T>& whole, const PairContrastProblem<T>& problem,
-                             const Batch<T>& batch) {
-    const auto epilogue = [&](std::int64_t first, std::int64_t count) {
-        pair_contrast(part_of(whole, first, count, whole.S + first * whole.m), part_of(problem, first), 1);
-    };
-    symmetric(batch, epilogue, [] { return Shares<T>{1, 1}; });
-}
-
-#define ROBUSTDML_STAMP(T)                                                                           \
-    template void pair_contrast_symmetric<T>(const Pairs<T>&, const PairContrastProblem<T>&,         \
-                                             const Batch<T>&);                                       \
-    template void pair_lse_symmetric<T>(const Pairs<T>&, const PairLSEProblem<T>&, const Batch<T>&); \
-    template void pair_hinge_symmetric<T>(const Pairs<T>&, const PairHingeProblem<T>&, const Batch<T>&);
+#define ROBUSTDML_STAMP(T)                                                                      \
+    template void pair_symmetric(const Pairs<T>&, const PairLSEProblem<T>&, const Batch<T>&);   \
+    template void pair_symmetric(const Pairs<T>&, const PairHingeProblem<T>&, const Batch<T>&); \
+    template void pair_symmetric(const Pairs<T>&, const PairContrastProblem<T>&, const Batch<T>&);
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
 #undef ROBUSTDML_STAMP

@@ -35,14 +35,7 @@ struct Batch {
 };
 
 // `whole` is a chunk of all anchors, with its S that of the batch.
-template <class T>
-void pair_lse_symmetric(const Pairs<T>& whole, const PairLSEProblem<T>& problem, const Batch<T>& batch);
-
-template <class T>
-void pair_hinge_symmetric(const Pairs<T>& whole, const PairHingeProblem<T>& problem, const Batch<T>& batch);
-
-template <class T>
-void pair_contrast_symmetric(const Pairs<T>& whole, const PairContrastProblem<T>& problem,
-                             const Batch<T>& batch);
+template <class T, class Problem>
+void pair_symmetric(const Pairs<T>& whole, const Problem& problem, const Batch<T>& batch);
 
 }  // namespace robustdml::cpu

@@ -317,7 +317,7 @@ void contrast_of(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, s
 }  // namespace
 
 template <class T>
-void pair_contrast(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, std::uintptr_t stream) {
+void pair_sums(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, std::uintptr_t stream) {
     switch (static_cast<Contrast>(problem.form)) {
         case Contrast::outside:
             return contrast_of<T, Contrast::outside>(chunk, problem, stream);
@@ -330,20 +330,20 @@ void pair_contrast(const Pairs<T>& chunk, const PairContrastProblem<T>& problem,
     }
 }
 
-template void pair_contrast<float>(const Pairs<float>&, const PairContrastProblem<float>&, std::uintptr_t);
-template void pair_contrast<double>(const Pairs<double>&, const PairContrastProblem<double>&, std::uintptr_t);
+template void pair_sums<float>(const Pairs<float>&, const PairContrastProblem<float>&, std::uintptr_t);
+template void pair_sums<double>(const Pairs<double>&, const PairContrastProblem<double>&, std::uintptr_t);
 
 template <class T>
-void pair_lse(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, std::uintptr_t stream) {
+void pair_sums(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, std::uintptr_t stream) {
     over_pair_rows("pair_lse", chunk, pair_lse_kernel<T, kWarp>, pair_lse_kernel<T, kThreads>, stream,
                    problem);
 }
 
-template void pair_lse<float>(const Pairs<float>&, const PairLSEProblem<float>&, std::uintptr_t);
-template void pair_lse<double>(const Pairs<double>&, const PairLSEProblem<double>&, std::uintptr_t);
+template void pair_sums<float>(const Pairs<float>&, const PairLSEProblem<float>&, std::uintptr_t);
+template void pair_sums<double>(const Pairs<double>&, const PairLSEProblem<double>&, std::uintptr_t);
 
 template <class T>
-void pair_hinge(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, std::uintptr_t stream) {
+void pair_sums(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, std::uintptr_t stream) {
     if (problem.euclidean)
         over_pair_rows("pair_hinge", chunk, pair_hinge_kernel<T, true, kWarp>,
                        pair_hinge_kernel<T, true, kThreads>, stream, problem);
@@ -352,7 +352,7 @@ void pair_hinge(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, std::
                        pair_hinge_kernel<T, false, kThreads>, stream, problem);
 }
 
-template void pair_hinge<float>(const Pairs<float>&, const PairHingeProblem<float>&, std::uintptr_t);
-template void pair_hinge<double>(const Pairs<double>&, const PairHingeProblem<double>&, std::uintptr_t);
+template void pair_sums<float>(const Pairs<float>&, const PairHingeProblem<float>&, std::uintptr_t);
+template void pair_sums<double>(const Pairs<double>&, const PairHingeProblem<double>&, std::uintptr_t);
 
 }  // namespace robustdml::cuda

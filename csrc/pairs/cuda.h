@@ -12,12 +12,12 @@ template <class T>
 using Pairs = PairChunk<T, std::int64_t>;
 
 template <class T>
-void pair_lse(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, std::uintptr_t stream);
+void pair_sums(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, std::uintptr_t stream);
 
 template <class T>
-void pair_hinge(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, std::uintptr_t stream);
+void pair_sums(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, std::uintptr_t stream);
 
 template <class T>
-void pair_contrast(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, std::uintptr_t stream);
+void pair_sums(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, std::uintptr_t stream);
 
 }  // namespace robustdml::cuda

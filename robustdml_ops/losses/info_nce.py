@@ -1,14 +1,11 @@
 """InfoNCE of two towers, as CLIP has it, and RINCE."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from robustdml_ops.engine.validation import check_matrix, check_number, check_positive, check_same_device
 from robustdml_ops.losses.families.two_towers import TwoTowerLoss
 from robustdml_ops.ops.pairs.both_ways import contrast_both_ways
-from robustdml_ops.ops.pairs.contrast import pair_contrast, pair_contrast_sum, tower_pairs
 
 
 class InfoNCELoss(TwoTowerLoss):
@@ -86,12 +83,9 @@ class InfoNCELoss(TwoTowerLoss):
 
     def _of_rows(self, rows: Tensor, candidates: Tensor, scale: Tensor, coefficients: Tensor) -> Tensor:
         """Σ_i scale_i ℓ_i of the rows of this process."""
-        own = self.shards.place()
-        pairs = tower_pairs(rows, candidates, scale, own)
-        settings: dict[str, Any] = {"coefficients": coefficients, "form": "outside", "backend": self.backend}
         if self.q is None:
-            return pair_contrast_sum(*pairs, scale[own], **settings).total
-        loss, lse = pair_contrast(*pairs, **settings)
+            return self._contrast(rows, candidates, scale, coefficients).total
+        _, loss, lse, _ = self._contrast(rows, candidates, scale, coefficients, summed=False)
         bound = (self.lam**self.q * (self.q * lse).exp() - (self.q * (lse - loss)).exp()) / self.q
-        total: Tensor = (scale[own] * bound).sum()
+        total: Tensor = (scale[self.shards.place()] * bound).sum()
         return total

@@ -48,11 +48,9 @@ class NTXentLoss(ContrastFamilyLoss):
         joint = self._checked(inputs)
         checked, pairs = self._own_anchors(joint), self._number_of_pairs(joint)
         if self._in_one_sweep(checked):
-            embeddings, weights = checked.pairs[0], checked.weights
-            total = self._sum(checked, embeddings.new_ones(()) if weights is None else weights).total
-            return self.shards.total(total / pairs)
+            return self.shards.total(self._contrast(checked, summed=True).total / pairs)
         if checked.listed is None:
-            losses = self._contrast(checked).positive
+            losses = self._contrast(checked).loss
         else:
             embeddings, _, candidates, _ = checked.pairs
             each = listed_nt_xent(embeddings, candidates, checked.listed, self._scale())

@@ -1,13 +1,10 @@
 """The sigmoid loss of pairs, SigLIP."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
 from robustdml_ops.engine.validation import check_finite_numbers
 from robustdml_ops.losses.families.two_towers import TwoTowerLoss
-from robustdml_ops.ops.pairs.contrast import pair_contrast_sum, tower_pairs
 
 
 class SigmoidLoss(TwoTowerLoss):
@@ -43,8 +40,6 @@ class SigmoidLoss(TwoTowerLoss):
     def _loss(
         self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None
     ) -> Tensor:
-        scale, own = self._scale(embeddings, others, sample_weights), self.shards.place()
-        pairs = tower_pairs(embeddings, others, scale, own)
+        scale = self._scale(embeddings, others, sample_weights)
         coefficients = self._coefficients(embeddings, others, self.shards.rows(self.logit_bias))
-        settings: dict[str, Any] = {"coefficients": coefficients, "form": "sigmoid", "backend": self.backend}
-        return self.shards.total(pair_contrast_sum(*pairs, scale[own], **settings).total)
+        return self.shards.total(self._contrast(embeddings, others, scale, coefficients, "sigmoid").total)

@@ -60,8 +60,7 @@ class SupConLoss(ContrastFamilyLoss):
         joint, shards = self._checked(inputs), self.shards
         checked, contrasted = self._own_anchors(joint), self._has_negatives(joint)
         if self._in_one_sweep(checked):
-            embeddings, weights = checked.pairs[0], checked.weights
-            total, above = self._sum(checked, embeddings.new_ones(()) if weights is None else weights)
+            total, _, _, above = self._contrast(checked, summed=True)
         else:
             losses = self._losses(checked)
             weighted = checked.weighted(losses) * contrasted
@@ -92,6 +91,6 @@ class SupConLoss(ContrastFamilyLoss):
     def _losses(self, inputs: PairInputs) -> Tensor:
         """ℓ (B,)."""
         if inputs.listed is None:
-            return self._contrast(inputs).positive
+            return self._contrast(inputs).loss
         embeddings, _, candidates, _ = inputs.pairs
         return listed_supcon(embeddings, candidates, inputs.listed, self._scale(), self.form)

@@ -74,7 +74,7 @@ def _contrast(form: str) -> Op:
     def of_form(inputs: Inputs, backend: str) -> Tensor:
         coefficients = coefficients_of(inputs.X, None, 9.0, -1.0 if form == "sigmoid" else 0.0)
         losses = pair_contrast(inputs.X, inputs.labels % 7, coefficients=coefficients, form=form, backend=backend)
-        return losses.positive.sum()
+        return losses.loss.sum()
 
     return of_form
 

@@ -2,20 +2,13 @@
 
 from typing import Any, ClassVar
 
-from torch import Tensor
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.validation import check_positive
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.ops.pairs.autograd import pair_dtype
-from robustdml_ops.ops.pairs.contrast import (
-    ContrastSum,
-    PairContrast,
-    coefficients_of,
-    pair_contrast,
-    pair_contrast_sum,
-)
+from robustdml_ops.ops.pairs.contrast import PairContrast, coefficients_of, pair_contrast
 
 
 class ContrastFamilyLoss(PairFamilyLoss):
@@ -42,18 +35,13 @@ class ContrastFamilyLoss(PairFamilyLoss):
         """Factor of the cosines; with squared distances −d²/τ = 2(s − 1)/τ, of which the constant cancels."""
         return (2 if self._form() == "squared" else 1) / self.temperature
 
-    def _sum(self, inputs: PairInputs, scale: Tensor) -> ContrastSum:
-        """Σ_i scale_i ℓ_i of the samples of this process, and the number of losses above 0, in one sweep."""
+    def _contrast(self, inputs: PairInputs, summed: bool = False) -> PairContrast:
+        """Losses of the samples of this process; ``summed``: Σ weight · loss, in one sweep."""
         embeddings, _, candidates, _ = inputs.pairs
-        scale = scale.to(pair_dtype(embeddings, candidates))
-        return pair_contrast_sum(*inputs.pairs, scale, **self._settings(inputs))
-
-    def _contrast(self, inputs: PairInputs) -> PairContrast:
-        """Losses and log-sum-exps of the samples of this process."""
-        return pair_contrast(*inputs.pairs, **self._settings(inputs))
-
-    def _settings(self, inputs: PairInputs) -> dict[str, Any]:
-        embeddings, _, candidates, _ = inputs.pairs
+        scale = None
+        if summed:
+            weights = embeddings.new_ones(()) if inputs.weights is None else inputs.weights
+            scale = weights.to(pair_dtype(embeddings, candidates))
         coefficients = coefficients_of(embeddings, candidates, self._scale())
-        settings = {"coefficients": coefficients, "form": self.form, "anchors_first": inputs.anchors_first}
-        return {**settings, "backend": self.backend}
+        settings: dict[str, Any] = {"anchors_first": inputs.anchors_first, "backend": self.backend}
+        return pair_contrast(*inputs.pairs, scale, coefficients=coefficients, form=self.form, **settings)

@@ -18,7 +18,7 @@ from robustdml_ops.engine.validation import (
 from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.inputs import own_samples
 from robustdml_ops.ops.pairs.autograd import pair_dtype
-from robustdml_ops.ops.pairs.contrast import coefficients_of
+from robustdml_ops.ops.pairs.contrast import PairContrast, coefficients_of, pair_contrast, tower_pairs
 
 
 class TwoTowerLoss(ShardableLoss, nn.Module):
@@ -94,6 +94,20 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         like = embeddings.new_ones(len(embeddings), dtype=pair_dtype(embeddings, others))
         weights = like if sample_weights is None else check_sample_weights(sample_weights, like)
         return weights / (weights > 0).sum().clamp(min=1)
+
+    def _contrast(
+        self,
+        rows: Tensor,
+        candidates: Tensor,
+        weights: Tensor,
+        coefficients: Tensor,
+        form: str = "outside",
+        summed: bool = True,
+    ) -> PairContrast:
+        """Losses of the rows of this process, see :func:`tower_pairs`; ``summed``: Σ weight · loss, in one sweep."""
+        own = self.shards.place()
+        pairs, scale = tower_pairs(rows, candidates, weights, own), weights[own] if summed else None
+        return pair_contrast(*pairs, scale, coefficients=coefficients, form=form, backend=self.backend)
 
     def _loss(
         self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None

@@ -11,10 +11,10 @@ from robustdml_ops.backends.dispatch import apply_function, choose, in_eager_mod
 from robustdml_ops.engine.validation import check_finite_candidates, check_finite_embeddings
 from robustdml_ops.ops.classes import class_lse
 from robustdml_ops.ops.pairs.autograd import Settings, checked_sweep, gradients_of, pair_dtype
-from robustdml_ops.ops.pairs.contrast import pair_contrast_sum, tower_pairs
+from robustdml_ops.ops.pairs.contrast import pair_contrast, tower_pairs
 from robustdml_ops.ops.pairs.native import contrast_by_tiles
 from robustdml_ops.ops.pairs.problem import PairBuffers, PairContrastProblem, PairSets
-from robustdml_ops.ops.pairs.sweep import BACKENDS, contrast_sides
+from robustdml_ops.ops.pairs.sweep import BACKENDS
 
 
 def contrast_both_ways(
@@ -37,10 +37,11 @@ def _in_two_sweeps(
     anchors: Tensor, candidates: Tensor, coefficients: Tensor, weights: Tensor, backend: str | None
 ) -> Tensor:
     """The same, by a sweep for each side."""
-    settings: dict[str, Any] = {"coefficients": coefficients, "form": "outside", "backend": backend}
-    there = pair_contrast_sum(*tower_pairs(anchors, candidates, weights), weights, **settings)
-    back = pair_contrast_sum(*tower_pairs(candidates[: len(anchors)], anchors, weights), weights, **settings)
-    return there.total + back.total
+    total = weights.new_zeros(())
+    for rows, others in ((anchors, candidates), (candidates[: len(anchors)], anchors)):
+        pairs = tower_pairs(rows, others, weights)
+        total = total + pair_contrast(*pairs, weights, coefficients=coefficients, form="outside", backend=backend).total
+    return total
 
 
 def _by_rows(
@@ -88,12 +89,11 @@ class BothWays(torch.autograd.Function):
             PairBuffers((factor, factor.new_zeros(())), sums[0], sums[1], counts=None, rows=None, moments=sums[2:])
             for factor, sums in zip(both, new, strict=True)
         ]
-        sides = contrast_sides((anchors, candidates), problem, buffers, chosen, operand, want)
+        sides = contrast_by_tiles((anchors, candidates), problem, buffers, chosen, operand, want)
         if not sides:
             return _by_rows(anchors, candidates, problem, weights, (backend, operand), want)
         check_finite_candidates(sides[1].inverse_norm)
-        contrast_by_tiles(problem, sides)
-        total = sum((factor * side.sums.positive).sum() for factor, side in zip(both, sides, strict=True))
+        total = sum((factor * sums[0]).sum() for factor, sums in zip(both, new, strict=True))
         dcoefficients = torch.cat(new, 1)[2:].sum(1)
         return total, sides[0].dX, sides[1].dX, dcoefficients
 

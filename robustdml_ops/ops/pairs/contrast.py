@@ -12,17 +12,12 @@ from robustdml_ops.ops.pairs.problem import PairContrastProblem
 
 
 class PairContrast(NamedTuple):
-    """Losses and log-sum-exps of all anchors, (n,) each."""
+    """Losses and log-sum-exps of all anchors; with scales the weighted sum of the losses instead. The rest is None."""
 
-    positive: Tensor
-    negative: Tensor
-
-
-class ContrastSum(NamedTuple):
-    """A weighted sum of losses (), and how many of them are above 0, () int64."""
-
-    total: Tensor
-    above: Tensor
+    total: Tensor  # ()
+    loss: Tensor  # (n,)
+    lse: Tensor  # (n,)
+    above: Tensor  # () int64: losses above 0
 
 
 def pair_contrast(
@@ -30,37 +25,21 @@ def pair_contrast(
     labels: Tensor,
     candidates: Tensor | None = None,
     candidate_labels: Tensor | None = None,
+    scale: Tensor | None = None,
     *,
     coefficients: Tensor,
     form: str,
     anchors_first: bool = False,
     backend: str | None = None,
 ) -> PairContrast:
-    """Losses and log-sum-exps, differentiable for any upstream gradient: backward makes the similarities again."""
+    """Losses and log-sum-exps, differentiable for any upstream gradient: backward makes the similarities again.
+
+    With constant scales, () or (n,): Σ_a scale_a · loss_a with all gradients, in one sweep of 6·n·m·D flops.
+    """
     sets = check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
     problem = PairContrastProblem(sets, coefficients, form)
-    _, loss, lse, _ = pair_sums(embeddings, candidates, problem, backend, coefficients=coefficients)
-    return PairContrast(loss, lse)
-
-
-def pair_contrast_sum(
-    embeddings: Tensor,
-    labels: Tensor,
-    candidates: Tensor | None,
-    candidate_labels: Tensor | None,
-    scale: Tensor,
-    *,
-    coefficients: Tensor,
-    form: str,
-    anchors_first: bool = False,
-    backend: str | None = None,
-) -> ContrastSum:
-    """Σ_a scale_a · loss_a for constant scales, () or (n,), with all gradients, in one sweep: 6·n·m·D flops."""
-    sets = check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
-    problem = PairContrastProblem(sets, coefficients, form)
-    scales = scale, scale.new_zeros(())
-    total, _, _, above = pair_sums(embeddings, candidates, problem, backend, scales, coefficients)
-    return ContrastSum(total, above)
+    scales = None if scale is None else (scale, scale.new_zeros(()))
+    return PairContrast(*pair_sums(embeddings, candidates, problem, backend, scales, coefficients))
 
 
 def tower_pairs(

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type
-from robustdml_ops.ops.pairs.kernels import ABSENT, pair_sets
+from robustdml_ops.ops.pairs.kernels import ABSENT, pair_tile
 
 # Near pairs that a tile makes one after the other; of more, as in a collapsed batch, all of its pairs side by side.
 FEW = tl.constexpr(32)
@@ -106,8 +106,7 @@ def pair_hinge(
     for start in range(begin, end, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
         mask = inside[:, None] & (columns < end)[None, :]
-        s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-        positive, negative = pair_sets(label, candidate_labels, places, columns, end, ITSELF)
+        s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, end, ITSELF)
         t = s
         slope = tl.full(s.shape, 1.0, dtype)
         if EUCLIDEAN:

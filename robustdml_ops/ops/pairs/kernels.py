@@ -12,41 +12,27 @@ ABSENT = tl.constexpr(ABSENT_LABEL)
 
 
 @triton.jit
-def pair_sets(
-    label,  # (BLOCK_R,) int64, in: of the anchors; ABSENT: the anchor has no pairs, or the row does not exist
-    candidate_labels,  # (m,) int64, in
-    places,  # (BLOCK_R,) int64, in: which candidate each anchor is
-    columns,  # (BLOCK_M,) int32, in: candidates
-    m,  # candidates in all, in
-    ITSELF: tl.constexpr,  # whether the anchors are candidates themselves
-):
-    """Positives and negatives, (BLOCK_R, BLOCK_M) bool each."""
-    other = tl.load(candidate_labels + columns, mask=columns < m, other=ABSENT)
-    present = (label != ABSENT)[:, None] & (other != ABSENT)[None, :]
-    if ITSELF:
-        present = present & (places[:, None] != columns[None, :])
-    same = label[:, None] == other[None, :]
-    return present & same, present & (same == 0)
-
-
-@triton.jit
 def pair_tile(
     S,  # (c, m) compute dtype, in: cosines
     candidate_labels,  # (m,) int64, in
-    label,  # (BLOCK_R,) int64, in
+    label,  # (BLOCK_R,) int64, in: of the anchors; ABSENT: the anchor has no pairs, or the row does not exist
     rows,  # (BLOCK_R,) int64, in
     inside,  # (BLOCK_R,) bool, in
-    places,  # (BLOCK_R,) int64, in
+    places,  # (BLOCK_R,) int64, in: which candidate each anchor is
     columns,  # (BLOCK_M,) int32, in
     m,  # candidates, in
     end,  # candidates that are looked at, in
     ITSELF: tl.constexpr,  # whether candidate i is anchor i
 ):
-    """Cosines, positives and negatives, (BLOCK_R, BLOCK_M) each."""
+    """Cosines, and whether they are of positives and of negatives, (BLOCK_R, BLOCK_M) each."""
     mask = inside[:, None] & (columns < end)[None, :]
     s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-    positive, negative = pair_sets(label, candidate_labels, places, columns, end, ITSELF)
-    return s, positive, negative
+    other = tl.load(candidate_labels + columns, mask=columns < end, other=ABSENT)
+    present = (label != ABSENT)[:, None] & (other != ABSENT)[None, :]
+    if ITSELF:
+        present = present & (places[:, None] != columns[None, :])
+    same = label[:, None] == other[None, :]
+    return s, present & same, present & (same == 0)
 
 
 @triton.jit

@@ -130,47 +130,48 @@ def sweep_by_lanes(
 _KEPT = 40 << 20
 
 
-class ContrastSide(NamedTuple):
-    """Rows with losses over those of the other side, or of their own."""
+class TiledSide(NamedTuple):
+    """One matrix of a contrast by tiles."""
 
     X: Tensor  # (n, D) compute type, contiguous
     inverse_norm: Tensor  # (n,)
-    labels: Tensor  # (n,) int32, see PairSets.narrow
-    sums: PairBuffers  # losses as positive, log-sum-exps as negative
-    dX: Tensor | None  # (n, D) out, zeros before
+    dX: Tensor | None  # (n, D), where wanted
 
 
-def contrast_by_tiles(problem: PairContrastProblem, sides: Sequence[ContrastSide]) -> None:
-    """Losses of a batch with itself, or of two sides over each other, and all gradients."""
-    X = sides[0].X
-    suffix = module.SUFFIX[X.dtype]
-
-    def native(side: ContrastSide) -> Any:
-        slope, shift = (None, None) if side.sums.moments is None else side.sums.moments
-        return getattr(module.library, f"ContrastSide_{suffix}")(
-            X=side.X.data_ptr(),
-            inverse_norm=side.inverse_norm.data_ptr(),
-            labels=side.labels.data_ptr(),
-            n=len(side.X),
-            loss=side.sums.positive.data_ptr(),
-            lse=side.sums.negative.data_ptr(),
-            slope=module.address(slope),
-            shift=module.address(shift),
-            dX=module.address(side.dX),
-            **module.addresses(upstream_arguments(side.sums.upstream)),
-        )
-
+def contrast_by_tiles(
+    matrices: Sequence[Tensor],
+    problem: PairContrastProblem,
+    buffers: Sequence[PairBuffers],
+    backend: PairBackend,
+    operand: torch.dtype,
+    want: Sequence[bool],
+) -> list[TiledSide]:
+    """Losses of a batch with itself, or of two sides over each other, and all gradients; empty if tiles don't serve."""
+    dtype = buffers[0].positive.dtype
+    if not isinstance(backend, NativePairs) or not whole_matrices_serve(matrices[0], dtype, operand):
+        return []
+    suffix, sides, native = module.SUFFIX[dtype], [], []
+    for rows, labels, sums, wanted in zip(matrices, problem.sets.narrow, buffers, want, strict=False):
+        X, inverse_norm = rows.to(dtype).contiguous(), rows.new_empty(len(rows), dtype=dtype)
+        if not backend.inverse_norms(X, inverse_norm):
+            return []
+        sides.append(TiledSide(X, inverse_norm, X.new_zeros(X.shape) if wanted else None))
+        slope, shift = (None, None) if sums.moments is None else sums.moments
+        tensors = {**sides[-1]._asdict(), "labels": labels, "loss": sums.positive, "lse": sums.negative}
+        tensors |= {"slope": slope, "shift": shift, **upstream_arguments(sums.upstream)}
+        native.append(getattr(module.library, f"ContrastSide_{suffix}")(n=len(X), **module.addresses(tensors)))
     tiles = getattr(module.library, f"ContrastTiles_{suffix}")(
-        gemm=module.matrix_product(X.dtype),
+        gemm=module.matrix_product(dtype),
         set_threads=module.set_threads(),
-        D=X.shape[1],
+        D=matrices[0].shape[1],
         form=FORMS.index(problem.form),
         coefficients=problem.coefficients.data_ptr(),
         alone=len(sides) == 1,
         kept=_KEPT,
         threads=torch.get_num_threads(),
     )
-    getattr(module.library, f"pair_contrast_tiles_{suffix}")(native(sides[0]), native(sides[-1]), tiles)
+    getattr(module.library, f"pair_contrast_tiles_{suffix}")(native[0], native[-1], tiles)
+    return sides
 
 
 def whole_matrices_serve(anchors: Tensor, dtype: torch.dtype, operand: torch.dtype) -> bool:

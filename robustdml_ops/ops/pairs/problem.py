@@ -168,23 +168,6 @@ class PairBuffers:
 class PairBackend(RowsBackend):
     """Epilogues of the sums of pairs on one backend."""
 
-    def _pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
-        """Two log-sum-exps per row of ``chunk.S``, and dL/dS in ``chunk.dS``, or in S where there is none."""
-        raise NotImplementedError
-
-    def _pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
-        """Two sums of hinges per row of ``chunk.S``, their counts, and dL/dS as for log-sum-exps."""
-        raise NotImplementedError
-
-    def _pair_contrast(self, chunk: Chunk, problem: PairContrastProblem, sums: PairBuffers) -> None:
-        """A loss and a log-sum-exp per row of ``chunk.S``, moments, and dL/dS as for log-sum-exps."""
-        raise NotImplementedError
-
     def pair_sums(self, chunk: Chunk, problem: PairProblem, buffers: PairBuffers) -> None:
-        """The epilogue of one chunk into ``buffers`` of all anchors."""
-        if isinstance(problem, PairLSEProblem):
-            self._pair_lse(chunk, problem, buffers.of(chunk))
-        elif isinstance(problem, PairContrastProblem):
-            self._pair_contrast(chunk, problem, buffers.of(chunk))
-        else:
-            self._pair_hinge(chunk, problem, buffers.of(chunk))
+        """The epilogue of one chunk: its sums into ``buffers`` of all anchors; dL/dS into ``dS``, or S without one."""
+        raise NotImplementedError

@@ -1,6 +1,5 @@
 """The sweep over pairs: :func:`pair_sweep` chooses between lanes, tiles, a symmetric batch, and a loop over chunks."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,7 +12,6 @@ from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, chunk_ro
 from robustdml_ops.engine.validation import check_gradient_fits
 from robustdml_ops.ops.pairs.eager import EagerPairs
 from robustdml_ops.ops.pairs.native import (
-    ContrastSide,
     NativePairs,
     contrast_by_tiles,
     rows_fit_lanes,
@@ -111,9 +109,8 @@ def pair_sweep(
     with without_autocast(anchors.device):
         buffers = PairBuffers(factors, result.positive, result.negative, result.counts, rows, result.moments)
         if tiles and isinstance(problem, PairContrastProblem):
-            sides = contrast_sides((anchors,), problem, (buffers,), backend, operand, (want_anchors,))
+            sides = contrast_by_tiles((anchors,), problem, (buffers,), backend, operand, (want_anchors,))
             if sides:
-                contrast_by_tiles(problem, sides)
                 result.danchors = sides[0].dX
                 return result
         if symmetric:
@@ -158,26 +155,6 @@ def tiles_pay(form: str, anchors: Tensor) -> bool:
     """Whether a batch goes over half of S by tiles: "each" looks at tiles once more, which short rows do not pay."""
     n, D = anchors.shape
     return form != "sigmoid" and n > _WHOLE and (form != "each" or n * D >= _EACH_PAYS or n >= _EACH_FITS)
-
-
-def contrast_sides(
-    matrices: Sequence[Tensor],
-    problem: PairContrastProblem,
-    buffers: Sequence[PairBuffers],
-    backend: PairBackend,
-    operand: torch.dtype,
-    want: Sequence[bool],
-) -> list[ContrastSide]:
-    """Anchors, and candidates if they have losses as well, as tiles take them; empty where tiles do not serve."""
-    sides, dtype = [], buffers[0].positive.dtype
-    if not isinstance(backend, NativePairs) or not whole_matrices_serve(matrices[0], dtype, operand):
-        return []
-    for rows, labels, sums, wanted in zip(matrices, problem.sets.narrow, buffers, want, strict=False):
-        X, inverse_norm = rows.to(dtype).contiguous(), rows.new_empty(len(rows), dtype=dtype)
-        if not backend.inverse_norms(X, inverse_norm):
-            return []
-        sides.append(ContrastSide(X, inverse_norm, labels, sums, X.new_zeros(X.shape) if wanted else None))
-    return sides
 
 
 def _add_anchors(similarities: Similarities, chunk: Chunk) -> None:
