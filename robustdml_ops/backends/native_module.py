@@ -136,7 +136,9 @@ def lanes_serve(proxies: Tensor, X: torch.dtype, compute: torch.dtype) -> bool:
         return False
     rows, D = proxies.shape
     row, column = proxies.stride()
-    return column >= rows if row == 1 != column else column == 1 and row >= D
+    if row == 1 and column != 1:
+        return column >= rows
+    return column == 1 and row >= D
 
 
 def product_fields(
