@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.validation import check_matrix, check_number, check_positive, check_same_device
-from robustdml_ops.losses.families.two_towers import TwoTowerLoss
-from robustdml_ops.ops.pairs.both_ways import contrast_both_ways
+from robustdml_ops.losses.families.contrast import TwoTowerLoss
+from robustdml_ops.ops.pairs.contrast import contrast_both_ways
 
 
 class InfoNCELoss(TwoTowerLoss):

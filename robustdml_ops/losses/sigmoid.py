@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.engine.validation import check_finite_numbers
-from robustdml_ops.losses.families.two_towers import TwoTowerLoss
+from robustdml_ops.losses.families.contrast import TwoTowerLoss
 
 
 class SigmoidLoss(TwoTowerLoss):

@@ -1,14 +1,27 @@
-"""Losses of a softmax over the candidates of each sample, divided by a temperature."""
+"""Losses of a softmax over candidates: those of a batch, or the rows of another matrix, with a learnt temperature."""
 
+import math
+from functools import partial
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from robustdml_ops.engine.validation import check_positive
+from robustdml_ops.engine.shards import OwnRows
+from robustdml_ops.engine.validation import (
+    check_finite_embeddings,
+    check_matrix,
+    check_positive,
+    check_same_device,
+    check_sample_weights,
+    require,
+)
+from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
-from robustdml_ops.losses.inputs import LossInputs, LossOptions
+from robustdml_ops.losses.inputs import LossInputs, LossOptions, own_samples
 from robustdml_ops.ops.pairs.autograd import pair_dtype
-from robustdml_ops.ops.pairs.contrast import PairContrast, coefficients_of, pair_contrast
+from robustdml_ops.ops.pairs.contrast import PairContrast, coefficients_of, pair_contrast, tower_pairs
 
 
 class ContrastFamilyLoss(PairFamilyLoss):
@@ -45,3 +58,98 @@ class ContrastFamilyLoss(PairFamilyLoss):
         coefficients = coefficients_of(embeddings, candidates, self._scale())
         settings: dict[str, Any] = {"anchors_first": inputs.anchors_first, "backend": self.backend}
         return pair_contrast(*inputs.pairs, scale, coefficients=coefficients, form=self.form, **settings)
+
+
+class TwoTowerLoss(ShardableLoss, nn.Module):
+    """Logits are e^logit_scale · s, of cosines s; a subclass has the sums."""
+
+    def __init__(self, temperature: float, backend: str | None) -> None:
+        super().__init__()
+        check_positive(temperature=temperature)
+        self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / temperature)))
+        self.backend = backend
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        others: Tensor,
+        negatives: Tensor | None = None,
+        *,
+        sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        """Loss of a batch of pairs, (); 0, connected to the graph, without pairs.
+
+        Parameters
+        ----------
+        embeddings, others : Tensor
+            (B, D) each, floating point, any scale: rows i belong together. Differentiable.
+        negatives : Tensor, optional
+            (m, D): further candidates of the rows of ``embeddings``. Differentiable. Of InfoNCE on one process alone.
+        sample_weights : Tensor, optional
+            (B,), ≥ 0: multiply the losses of the pairs. Constants. A pair of weight 0 is absent, also among the
+            candidates of the others, and the mean divides by the number of the other pairs.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Shapes, types or devices that do not fit; on the CPU NaN or inf.
+        """
+        if negatives is not None:
+            self._check_negatives(embeddings, negatives)
+
+        def check() -> OwnRows:
+            check_matrix("embeddings", embeddings)
+            check_matrix("others", others, columns=embeddings.shape[1])
+            check_same_device(embeddings=embeddings, others=others, logit_scale=self.logit_scale)
+            if len(others) != len(embeddings):
+                raise ValueError(
+                    f"others has {len(others)} rows, and there are {len(embeddings)} embeddings: give pairs"
+                )
+            check_finite_embeddings(others, "others")
+            rows = own_samples(embeddings, sample_weights, pair_dtype(embeddings, others))
+            if sample_weights is not None and sample_weights.requires_grad:
+                raise ValueError("sample_weights are constants of this loss: pass sample_weights.detach()")
+            self._check_parameters()
+            return {**rows, "others": others}
+
+        return self._of_joint_batch(check, lambda **rows: self._loss(negatives=negatives, **rows))
+
+    def _check_parameters(self) -> None:
+        for name, parameter in self.named_parameters():
+            value = parameter.detach()
+            if value.device.type == "cpu":
+                message = f"{name} = {{}}: set a finite number, and lower the learning rate"
+                require(torch.isfinite(value), partial(message.format, value))
+
+    def _check_negatives(self, embeddings: Tensor, negatives: Tensor) -> None:
+        raise ValueError(f"{type(self).__name__} takes pairs alone: leave negatives out")
+
+    def _coefficients(self, embeddings: Tensor, others: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+        """Scale and bias of the logits, (2,), of all processes."""
+        return self.shards.common(coefficients_of(embeddings, others, self.shards.rows(self.logit_scale).exp(), bias))
+
+    def _scale(self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None) -> Tensor:
+        """Factor of each pair's loss in the mean, (B,): weight / number of weights above 0."""
+        like = embeddings.new_ones(len(embeddings), dtype=pair_dtype(embeddings, others))
+        weights = like if sample_weights is None else check_sample_weights(sample_weights, like)
+        return weights / (weights > 0).sum().clamp(min=1)
+
+    def _contrast(
+        self,
+        rows: Tensor,
+        candidates: Tensor,
+        weights: Tensor,
+        coefficients: Tensor,
+        form: str = "outside",
+        summed: bool = True,
+    ) -> PairContrast:
+        """Losses of the rows of this process, see :func:`tower_pairs`; ``summed``: Σ weight · loss, in one sweep."""
+        own = self.shards.place()
+        pairs, scale = tower_pairs(rows, candidates, weights, own), weights[own] if summed else None
+        return pair_contrast(*pairs, scale, coefficients=coefficients, form=form, backend=self.backend)
+
+    def _loss(
+        self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None
+    ) -> Tensor:
+        """The loss of the checked joint batch."""
+        raise NotImplementedError
