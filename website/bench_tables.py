@@ -133,6 +133,34 @@ def predicted() -> str:
     return table(["loss", "shape", "TFLOP", "GB", "launches", f"predicted for an {content['card']}"], rows)
 
 
+def many_cores() -> str:
+    """A step with more lanes: calls, the lane with the most chunks or the memory, sums, and meetings of all lanes."""
+    content = json.loads((ROOT / "bench" / "results" / "many_cores.json").read_text())
+    B, C, D, calls = (content[key] for key in ("B", "C", "D", "calls_s"))
+    assumed = content["assumed"]
+    rows = []
+    for step in content["steps"]:
+        computing = step["most_chunks"] * step["rows"] / C * (content["one_s"] - calls)
+        moving = 12 * C * D / assumed["bytes_per_s"]
+        adding = (step["lanes"] - 1).bit_length() * 12 * B * D / assumed["cache_bytes_per_s"]
+        meeting = assumed["meetings"] * assumed["meeting_s"] if step["lanes"] > 2 else 0.0
+        whole = calls + max(computing, moving) + adding + meeting
+        measured = {1: content["one_s"], 2: content["two_s"]}.get(step["lanes"])
+        rows.append(
+            [
+                str(step["lanes"]),
+                f"{step['most_chunks']} × {step['rows']}",
+                f"{step['bytes'] / 1e6:.1f} MB",
+                seconds(whole),
+                seconds(measured) if measured else "",
+                f"{content['one_s'] / whole:.1f}×",
+                f"{calls / whole:.0%}",
+            ]
+        )
+    header = ["lanes", "most chunks of a lane × rows", "memory of lanes", "predicted", "measured here"]
+    return table([*header, "faster than one lane", "share of calls"], rows)
+
+
 def crowd() -> str:
     """A step, or an operation, alone and beside a busy process."""
     names = {

@@ -222,6 +222,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "functions": bench_tables.functions,
     "memory": bench_tables.memory,
     "predicted": bench_tables.predicted,
+    "many-cores": bench_tables.many_cores,
     "crowd": bench_tables.crowd,
     "proxy-bytes": bench_tables.proxy_bytes,
     "proxy-types": proxy_types,

@@ -4,6 +4,7 @@
 
 #include "anchor/cpu.h"
 #include "anchor/cpu_sweep.h"
+#include "common/bind.h"
 #include "common/keywords.h"
 #include "optim/bind.h"
 
@@ -18,6 +19,8 @@ void bind_anchor_of(py::module_& m, const std::string& suffix) {
     define_struct<AnchorChunk<T>>(m, "AnchorChunk_" + suffix);
     define_epilogue(m, "anchor_lse_labels_" + suffix, cpu::anchor_lse_labels<T>, "threads");
     define_epilogue(m, "anchor_lse_confidences_" + suffix, cpu::anchor_lse_confidences<T>, "threads");
+    define(m, "column_extremes_" + suffix, cpu::column_extremes<T>, "values", "rows", "columns", "row_stride",
+           "lowest", "highest", "threads");
     define_epilogue(m, "anchor_sweep_labels_" + suffix, cpu::anchor_sweep_labels<T>, "total");
     define_epilogue(m, "anchor_sweep_confidences_" + suffix, cpu::anchor_sweep_confidences<T>, "total");
 #if defined(ROBUSTDML_CUDA)

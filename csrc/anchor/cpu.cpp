@@ -210,7 +210,9 @@ ROBUSTDML_HD void confidences_range(const AnchorChunk<T>& c, const Base2<T>& bas
                                     T* dpositive_bias, T* dnegative_bias, T* gathered) {
     for (std::int64_t from = begin; from < end; from += kGather) {
         const std::int64_t rows = std::min(kGather, end - from);
+        const std::int64_t following = std::min(kGather, end - from - rows);
         const T* values = sets.values + from * sets.anchor_stride;
+        const T* const last_following = values + (rows + following - 1) * sets.anchor_stride;
         std::int64_t stride = sets.anchor_stride;
         if (sets.candidate_stride != 1) {
             // (B, C) memory: read each cache line once, for the 16 anchors it holds.
@@ -220,9 +222,15 @@ ROBUSTDML_HD void confidences_range(const AnchorChunk<T>& c, const Base2<T>& bas
             values = gathered;
             stride = c.B;
         }
-        for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t r = 0; r < rows; ++r) {
+            // Each line of the next anchors is on a page of its own, where no hardware looks for it
+            // beforehand.
+            for (std::int64_t x = c.B * r / rows; values == gathered && following && x < c.B * (r + 1) / rows;
+                 ++x)
+                __builtin_prefetch(last_following + x * sets.candidate_stride);
             confidence_row<T, Logits>(c, base2, sets, from + r, values + r * stride, dpositive_bias,
                                       dnegative_bias);
+        }
     }
 }
 

@@ -5,8 +5,8 @@ namespace {
 
 // Where chunks leave what is summed over all of them.
 template <class T>
-struct BlockSums {
-    BlockSums(const AnchorChunk<T>& whole, const Sweep<T>& sweep)
+struct EpilogueSums {
+    EpilogueSums(const AnchorChunk<T>& whole, const Sweep<T>& sweep)
         : totals(sweep.blocks(), 0.0),
           biases(whole.dpositive_bias ? 2 * sweep.B * sweep.blocks() : 0, T(0)),
           lse(whole.lse_positive ? 0 : 2 * sweep.chunk_rows * sweep.lanes()) {}
@@ -18,7 +18,7 @@ struct BlockSums {
 
 template <class T>
 AnchorChunk<T> chunk_of(const AnchorChunk<T>& whole, const Sweep<T>& sweep, const Similar<T>& similar,
-                        BlockSums<T>& sums) {
+                        EpilogueSums<T>& sums) {
     AnchorChunk<T> chunk = whole;
     chunk.S = similar.S;
     chunk.rows = similar.count;
@@ -56,7 +56,7 @@ double weighted_sum(const AnchorChunk<T>& whole, const AnchorChunk<T>& chunk, st
 // `run(chunk, similar)` is the epilogue.
 template <class T, class Run>
 bool anchor_sweep(const AnchorChunk<T>& whole, const Sweep<T>& sweep, double* total, Run run) {
-    BlockSums<T> sums(whole, sweep);
+    EpilogueSums<T> sums(whole, sweep);
     const bool out_of_reach = sweep_lanes(sweep, [&](const Similar<T>& similar) {
         const AnchorChunk<T> chunk = chunk_of(whole, sweep, similar, sums);
         run(chunk, similar);

@@ -206,21 +206,24 @@ void over_classes(const ClassChunk<T>& c, int threads, Kernel kernel) {
 template <class T>
 void class_lse(const ClassChunk<T>& chunk, const LabelSets& labels, const ClassSums<T>& sums, int threads) {
     const std::int64_t B = chunk.B;
-    // Finite, so that the exponent -inf of a masked class never meets a shift of -inf.
-    std::vector<T> shift(B * threads, -kLargest<T>);
+    // From the sums so far on: a chunk without a new maximum then takes no exponential to join them. Finite,
+    // so that the exponent -inf of a masked class never meets a shift of -inf.
+    std::vector<T> shift(B * threads);
+    for (std::int64_t i = 0; i < B * threads; ++i)
+        shift[i] = std::max(static_cast<T>(sums.shift[i % B]), -kLargest<T>);
     std::vector<double> total(B * threads, 0.0);
     over_classes(chunk, threads, [&](int t, std::int64_t begin, std::int64_t end, T* weights) {
         forward_clone(chunk, labels, sums.target, begin, end, shift.data() + B * t, total.data() + B * t,
                       weights);
     });
+    const auto factor = [](double from, double to) { return from == to ? 1.0 : std::exp(from - to); };
     // In the order of the threads, so the same call gives the same bits.
     for (std::int64_t x = 0; x < B; ++x) {
         const double before = sums.shift[x];
         double largest = before;
         for (int t = 0; t < threads; ++t) largest = std::max(largest, double(shift[B * t + x]));
-        double sum = sums.total[x] * std::exp(before - largest);
-        for (int t = 0; t < threads; ++t)
-            sum += total[B * t + x] * std::exp(double(shift[B * t + x]) - largest);
+        double sum = sums.total[x] * factor(before, largest);
+        for (int t = 0; t < threads; ++t) sum += total[B * t + x] * factor(shift[B * t + x], largest);
         sums.shift[x] = largest;
         sums.total[x] = sum;
     }

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "common/cpu/parts.h"
+
 namespace robustdml::cpu {
 namespace {
 
@@ -38,16 +40,19 @@ bool class_sweep(const ClassChunk<T>& whole, const LabelSets& labels, const Clas
         class_lse(chunk_of(whole, similar), labels_of(labels, whole, similar), of_block, 1);
     });
     // In the order of the blocks, so the same call gives the same bits.
-    for (std::int64_t x = 0; x < B; ++x) {
-        double largest = sums.shift[x];
+    in_parts(B, sweep.threads, B * blocks > 8192, [&](std::int64_t begin, std::int64_t end) {
+        std::vector<double> largest(sums.shift + begin, sums.shift + end);
         for (std::int64_t block = 0; block < blocks; ++block)
-            largest = std::max(largest, shift[B * block + x]);
-        double sum = sums.total[x] * std::exp(sums.shift[x] - largest);
+            for (std::int64_t x = begin; x < end; ++x)
+                largest[x - begin] = std::max(largest[x - begin], shift[B * block + x]);
+        for (std::int64_t x = begin; x < end; ++x) {
+            sums.total[x] *= std::exp(sums.shift[x] - largest[x - begin]);
+            sums.shift[x] = largest[x - begin];
+        }
         for (std::int64_t block = 0; block < blocks; ++block)
-            sum += total[B * block + x] * std::exp(shift[B * block + x] - largest);
-        sums.shift[x] = largest;
-        sums.total[x] = sum;
-    }
+            for (std::int64_t x = begin; x < end; ++x)
+                sums.total[x] += total[B * block + x] * std::exp(shift[B * block + x] - sums.shift[x]);
+    });
     return out_of_reach;
 }
 

@@ -169,7 +169,7 @@ def lane_rows(rows: int, row_bytes: int, threads: int) -> int:
     fitting = min(_MOST, max(_LEAST, _CHUNK // row_bytes // 32 * 32))
     # As many chunks for each lane, as far as they are worth a thread.
     chunks = threads * max(1, -(-rows // (threads * fitting)))
-    return min(fitting, max(_WORTH // row_bytes, -(-rows // chunks // 16) * 16))
+    return min(fitting, max(_WORTH // row_bytes, -(-rows // chunks // 4) * 4))
 
 
 @cache

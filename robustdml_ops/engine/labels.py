@@ -6,12 +6,16 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
+from robustdml_ops.backends import native_module as module
+from robustdml_ops.backends.dispatch import in_registry
 from robustdml_ops.engine.validation import INTEGERS, check_range, check_tensor, require
 
 # The label of a row to leave out: an empty slot of a memory bank, a sample of weight 0. Any other int64 is a class.
 ABSENT: int = torch.iinfo(torch.int64).min
 # The label of a sample whose class is in the shard of another process: a negative for every local class.
 ELSEWHERE = -1
+# The native module sorts up to so many labels in less time than PyTorch takes for the call.
+_FEW = 2048
 
 
 def are_several(labels: object) -> TypeGuard[Tensor]:
@@ -105,6 +109,7 @@ class LabelSets:
     order: Tensor | None = None  # (B·K,) int64, place in labels of each of sorted_labels; None exactly where that is
     elsewhere: bool = False  # whether some labels are ELSEWHERE; the range of all has been checked then
     weights: Tensor | None = None  # (B, K) compute dtype, of labels (B, K) in the anchor log-sum-exp; None: 1
+    distinct: int | None = None  # number of distinct labels; None: not counted
 
     per_class = 0  # elements that a class brings into the cache
 
@@ -126,9 +131,10 @@ class LabelSets:
     @classmethod
     def of(cls, labels: Tensor, elsewhere: bool = False, weights: Tensor | None = None) -> "LabelSets":
         """From ``labels`` int64; sorted on the CPU, stably, so that the same labels give the same sums."""
-        orders = torch.sort(labels.flatten(), stable=True) if labels.device.type == "cpu" else (None, None)
+        on_cpu = labels.device.type == "cpu"
+        ordered, order, distinct = _in_order(labels.flatten()) if on_cpu else (None, None, None)
         weights = None if weights is None else weights.contiguous()  # kernels read them by address
-        return cls(labels.contiguous(), orders[0], orders[1], elsewhere, weights)
+        return cls(labels.contiguous(), ordered, order, elsewhere, weights, distinct)
 
     def by_class(self) -> tuple[Tensor, Tensor]:
         """Sorted labels and their order; sorted now if the labels came from a GPU."""
@@ -136,9 +142,11 @@ class LabelSets:
             return torch.sort(self.labels.flatten(), stable=True)
         return self.sorted_labels, self.order
 
-    def count(self, present: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """Distinct labels of the candidates ``present`` (B,) bool (None: all), () of a floating type, at least 1."""
+    def count(self, present: Tensor | None, dtype: torch.dtype) -> Tensor | int:
+        """Distinct labels of the candidates ``present`` (B,) bool (None: all), an int or () of a floating type, ≥ 1."""
         several = self.labels.dim() == 2
+        if present is None and not several and self.distinct is not None:
+            return self.distinct
         if present is None:
             ordered = self.by_class()[0]
         else:
@@ -148,3 +156,14 @@ class LabelSets:
         if present is None and not several:
             return changes + 1
         return (changes + (ordered[:1] >= 0).sum()).clamp(min=1)
+
+
+def _in_order(labels: Tensor) -> tuple[Tensor, Tensor, int | None]:
+    """Labels (n,) of the CPU sorted stably, the place of each, and the number of distinct ones where it is known."""
+    count = labels.numel()
+    if module.library is None or in_registry(labels) or not 0 < count <= _FEW:
+        return (*torch.sort(labels, stable=True), None)
+    labels = labels.contiguous()
+    ordered, order = torch.empty_like(labels), torch.empty_like(labels)
+    distinct = module.library.sort_labels(labels.data_ptr(), count, ordered.data_ptr(), order.data_ptr())
+    return ordered, order, distinct

@@ -200,6 +200,8 @@ def count_confidences(
         return ConfidenceCounts(number.to(device), number.to(device), none, -none)
     lowest = torch.full((num_classes,), torch.inf, dtype=dtype, device=device)
     highest = -lowest
+    if present is None and sets.extremes(lowest, highest):
+        return _counts(sets, lowest, highest, present)
     rows = chunk_rows(num_classes, B + sets.per_class, device, 0 if present is None else 2 * B)
     # One memory for the logits of all chunks: the allocator would keep several.
     logits = torch.empty(min(rows, num_classes), B, dtype=dtype, device=device) if sets.are_logits else None
@@ -213,6 +215,11 @@ def count_confidences(
         # Two passes of the vectorised reductions take a quarter of the time of torch.aminmax.
         torch.amin(low, 1, out=lowest[first:last])
         torch.amax(high, 1, out=highest[first:last])
+    return _counts(sets, lowest, highest, present)
+
+
+def _counts(sets: ConfidenceSets, lowest: Tensor, highest: Tensor, present: Tensor | None) -> ConfidenceCounts:
+    """The counts by the smallest and the largest confidence, or logit, of each anchor."""
     if sets.are_logits:
         lowest, highest = lowest.sigmoid(), highest.sigmoid()
     positive, negative = highest > sets.threshold, lowest <= sets.threshold

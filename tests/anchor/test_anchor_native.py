@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robustdml_ops.ops.anchor.problem import Wanted
+from robustdml_ops.ops.anchor.problem import ConfidenceSets, Wanted
 from robustdml_ops.ops.anchor.sweep import BACKENDS
 from tests.anchor.cases import EAGER, EDGES_OF_SWEEPS, SETS, Case, assert_sweeps_agree
 
@@ -63,3 +63,16 @@ def test_same_bits_twice(device, B, sets, threads, monkeypatch):
     monkeypatch.setenv("ROBUSTDML_EMULATION_REVERSE", "1")
     for name, result in vars(case.sweep(NATIVE, device)).items():
         assert torch.equal(getattr(first, name), result), name
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_extremes_of_confidences(dtype, native, threads):
+    """Smallest and largest of each column, NaN where there is one, of part of a matrix."""
+    values = torch.randn(40, 5000, dtype=dtype)[:, 3:]
+    values[7, 100], values[-1, -1] = torch.nan, torch.inf
+    for count in (1, 3):
+        threads(count)
+        lowest, highest = torch.empty(2, values.shape[1], dtype=dtype)
+        assert ConfidenceSets(1.0, 0.5, values).extremes(lowest, highest)
+        torch.testing.assert_close((lowest, highest), (values.amin(0), values.amax(0)), equal_nan=True, rtol=0, atol=0)
+    assert not ConfidenceSets(1.0, 0.5, values.t().contiguous().t()).extremes(lowest, highest)

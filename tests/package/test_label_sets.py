@@ -1,8 +1,9 @@
 """Labels that came from a GPU are sorted where the CPU walks the classes."""
 
+import pytest
 import torch
 
-from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_lse
+from robustdml_ops.ops import ABSENT, AnchorBiases, LabelSets, anchor_lse
 
 B, C, D = 6, 4, 5
 
@@ -20,3 +21,12 @@ def test_labels_that_came_from_a_gpu_are_sorted_where_that_is_needed(backend):
     assert LabelSets(y).count(None, F32) == LabelSets.of(y).count(None, F32) == 4
     assert LabelSets(y).count(present, F32) == 2
     assert LabelSets(y).count(present & False, F32) == 1
+
+
+@pytest.mark.parametrize("count", [1, 5, 300, 3000])
+def test_sorted_stably_and_counted(count):
+    y = torch.randint(-2, 40, (count,)).masked_fill(torch.rand(count) < 0.1, ABSENT)
+    sets, (ordered, order) = LabelSets.of(y), torch.sort(y, stable=True)
+    assert torch.equal(sets.sorted_labels, ordered)
+    assert torch.equal(sets.order, order)
+    assert sets.count(None, torch.float32) == len(y.unique())

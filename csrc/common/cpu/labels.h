@@ -23,4 +23,9 @@ struct LabelSets {
     }
 };
 
+// Labels (count,) in ascending order, and the place of each among `labels`, equal ones by their place.
+// Returns the number of distinct labels.
+std::int64_t sort_labels(const std::int64_t* labels, std::int64_t count, std::int64_t* sorted,
+                         std::int64_t* order);
+
 }  // namespace robustdml::cpu

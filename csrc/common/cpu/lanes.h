@@ -4,7 +4,7 @@
 // A chunk's similarities fit the cache of one core, and its products run on that core alone. So no thread
 // waits for another between the steps of a chunk: a thread that the machine has put aside holds up the end,
 // and nothing else. Chunks in a row make a block. Whichever thread is free takes the next block; what blocks
-// sum up is kept by block and added in their order, so the bits don't depend on who did what.
+// sum up is kept by block and added in a fixed order, so the bits don't depend on who did what.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +22,7 @@
 #include <omp.h>
 #endif
 
+#include "common/cpu/block_sums.h"
 #include "common/cpu/product.h"
 #include "common/cpu/spread.h"
 #include "common/cpu_bfloat16.h"
@@ -86,7 +87,7 @@ struct Sweep {
     bool differentiates() const { return dX || dP || update; }
     std::int64_t chunks() const { return (rows + chunk_rows - 1) / chunk_rows; }
     // Enough of them that a thread which comes late leaves little to wait for, and few sums of dX.
-    std::int64_t blocks() const { return std::min<std::int64_t>(chunks(), 8 * std::int64_t(threads)); }
+    std::int64_t blocks() const { return std::min<std::int64_t>(chunks(), 32 * std::int64_t(threads)); }
     int lanes() const { return static_cast<int>(std::min<std::int64_t>(threads, blocks())); }
     // Where P holds elements of type E.
     template <class E = T>
@@ -104,17 +105,6 @@ struct Sweep {
     bool in_place(std::int64_t count) const {
         return !update && !bfloat16 && (!brgemm || count == whole_steps(count));
     }
-};
-
-// Memory without values, for one sweep.
-template <class T>
-class Buffer {
-  public:
-    explicit Buffer(std::int64_t size = 0) : data_(size ? new T[size] : nullptr) {}
-    T* get() const { return data_.get(); }
-
-  private:
-    std::unique_ptr<T[]> data_;
 };
 
 // What an epilogue is given of a chunk.
@@ -284,21 +274,6 @@ void gradients(const Sweep<T>& sweep, const SharedFactors& shared, LaneMemory<T>
     }
 }
 
-// total = parts[0] + parts[1] + ..., `count` of them, in this order.
-template <class T>
-void add_parts(const T* parts, std::int64_t count, std::int64_t size, T* total, int threads) {
-    constexpr std::int64_t kPiece = 16384;
-    const std::int64_t pieces = (size + kPiece - 1) / kPiece;
-#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && count * size > (1 << 20))
-    for (std::int64_t piece = 0; piece < pieces; ++piece) {
-        const std::int64_t begin = piece * kPiece, end = std::min(size, begin + kPiece);
-        std::copy(parts + begin, parts + end, total + begin);
-        for (std::int64_t part = 1; part < count; ++part)
-#pragma omp simd
-            for (std::int64_t i = begin; i < end; ++i) total[i] += parts[part * size + i];
-    }
-}
-
 // run(lane, task) for the tasks 0 ... count, each by whichever of `lanes` threads is free. A lane alone opens
 // no parallel region: in one that has no other thread the library's products would make threads of their own
 // for each call.
@@ -338,9 +313,8 @@ void in_lanes(std::int64_t count, int lanes, SetThreads set_threads, Run run) {
 // they are, so that its gradient may be beyond the type.
 template <class T, class Epilogue>
 bool sweep_lanes(const Sweep<T>& sweep, Epilogue epilogue) {
-    const std::int64_t blocks = sweep.blocks(), chunks = sweep.chunks(), size = sweep.B * sweep.D;
-    // A single block needs no sum.
-    const Buffer<T> parts(sweep.dX && blocks > 1 ? blocks * size : 0);
+    const std::int64_t blocks = sweep.blocks(), chunks = sweep.chunks();
+    BlockSums<T> sums(blocks, sweep.B * sweep.D, sweep.dX);
     std::vector<LaneMemory<T>> memory;
     for (int lane = 0; lane < sweep.lanes(); ++lane) memory.emplace_back(sweep);
     SharedFactors shared;
@@ -349,7 +323,7 @@ bool sweep_lanes(const Sweep<T>& sweep, Epilogue epilogue) {
     std::atomic<bool> out_of_reach{false};
     in_lanes(blocks, sweep.lanes(), sweep.set_threads, [&](int lane, std::int64_t block) {
         LaneMemory<T>& own = memory[lane];
-        T* dX = parts.get() ? parts.get() + block * size : sweep.dX;
+        T* dX = sums.start(block);
         const std::int64_t begin = chunks * block / blocks, end = chunks * (block + 1) / blocks;
         for (std::int64_t chunk = begin; chunk < end; ++chunk) {
             const std::int64_t first = chunk * sweep.chunk_rows;
@@ -359,9 +333,9 @@ bool sweep_lanes(const Sweep<T>& sweep, Epilogue epilogue) {
             epilogue(Similar<T>{lane, block, first, count, own.S.get(), scale, own.inverse_norm.get()});
             gradients(sweep, shared, own, rows, first, count, dX, chunk == begin);
         }
+        sums.finish(block);
         if (own.factors) own.factors->release();
     });
-    if (parts.get()) add_parts(parts.get(), blocks, size, sweep.dX, sweep.threads);
     return out_of_reach;
 }
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
+from robustdml_ops.backends.dispatch import in_registry
 from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.rows.backends import RowsBackend
 from robustdml_ops.engine.similarity_chunks import Chunk, upstream_arguments
@@ -48,6 +49,16 @@ class ConfidenceSets:
         assert self.hidden is not None and self.weight is not None and self.bias is not None
         weight, bias = self.weight[first:last].to(dtype), self.bias[first:last].to(dtype)
         return torch.addmm(bias[:, None], weight, self.hidden.to(dtype).t(), out=logits)
+
+    def extremes(self, lowest: Tensor, highest: Tensor) -> bool:
+        """Write the smallest and the largest confidence of each anchor, (C,) each; False where only PyTorch can."""
+        values = self.confidences
+        if values is None or module.unavailable(values.device, lowest.dtype) is not None or in_registry(values):
+            return False
+        if values.device.type != "cpu" or values.dtype != lowest.dtype or values.stride(1) != 1:
+            return False
+        module.call("column_extremes", values, values, *values.shape, values.stride(0), lowest, highest)
+        return True
 
     def in_place(self, dtype: torch.dtype) -> bool:
         """Whether the confidences, or the weight of their logits, can be read as they are stored."""

@@ -231,12 +231,14 @@ class VmfSimilarity(AverageSimilarity):
     def logits(self) -> tuple[Tensor, Tensor]:
         """Scale and bias of every class, of vMF-Sim once it has begun."""
         begun = self.begun
+        if _is_known(begun):
+            return (self.vmf_scale, self.vmf_bias) if begun else (self.scale, self.bias)
         return torch.where(begun, self.vmf_scale, self.scale), torch.where(begun, self.vmf_bias, self.bias)
 
     def own_logit(self, X: Tensor, own: ClassStatistics) -> Tensor:
         """T of each unit row and its class without own copies, (B,): one distribution is fitted per sample."""
         average, begun = super().own_logit(X, own), self.begun
-        if begun.device.type == "cpu" and not has_no_values(begun) and not begun:  # nothing waits for a GPU
+        if _is_known(begun) and not begun:
             return average
         vmf = self.vmf
         fitted = fit_classes(*own, None, vmf.estimator, vmf.bias_correction, backend=vmf.backend)
@@ -266,6 +268,11 @@ class VmfSimilarity(AverageSimilarity):
                 "give the latter"
             )
         self.iteration.fill_(iteration)
+
+
+def _is_known(begun: Tensor) -> bool:
+    """Whether the value can be read: nothing waits for a GPU."""
+    return begun.device.type == "cpu" and not has_no_values(begun)
 
 
 def _refresh_all(similarity: nn.Module, keys: object) -> None:
