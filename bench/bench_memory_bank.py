@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from robustdml_ops.robust import MemoryBank
-from robustdml_ops.robust.prism.vmf_classes import VmfClasses
+from robustdml_ops.robust.prism.class_logits import VmfClasses
 
 from .device import DEVICE
 

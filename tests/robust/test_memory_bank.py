@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from robustdml_ops.robust import PRISM, MemoryBank
 from robustdml_ops.robust.bank import memory_bank
-from robustdml_ops.robust.prism.vmf_classes import VmfClasses
+from robustdml_ops.robust.prism.class_logits import VmfClasses
 from tests.storages import Storages
 
 C, D, N = 5, 3, 9

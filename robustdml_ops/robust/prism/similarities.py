@@ -13,9 +13,8 @@ from robustdml_ops.ops.vmf.fit import fit_classes, mean_directions
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
 from robustdml_ops.robust.bank.row_store import ClassStatistics
 from robustdml_ops.robust.checked_batch import CheckedBatch
-from robustdml_ops.robust.prism.class_logits import LOGIT_WRITERS, LogitUpdate
+from robustdml_ops.robust.prism.class_logits import LOGIT_WRITERS, LogitUpdate, VmfClasses
 from robustdml_ops.robust.prism.thresholds import FEWEST_ROWS, Scores
-from robustdml_ops.robust.prism.vmf_classes import VmfClasses
 
 _MOST_LOGITS = 2**22  # in a chunk of `likeliest_classes`: 16 MB
 
