@@ -1,5 +1,7 @@
 """InfoNCE and the sigmoid loss of two towers against python_ref and dense PyTorch."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -92,6 +94,15 @@ def test_no_matrix_of_all_pairs(make):
     with Storages() as storages:
         make(backend="native")(X, Y if make in (InfoNCELoss, SigmoidLoss) else torch.arange(n) // 4).backward()
     assert max(storages.nbytes.values()) < 4 * n * n
+
+
+@pytest.mark.parametrize("make", [partial(InfoNCELoss, symmetric=False), SigmoidLoss])
+def test_gradients_are_those_of_the_sweep_without_a_copy(make):
+    """Nothing else of their size exists, nor do unit rows."""
+    X, Y = (torch.randn(2100, 256).requires_grad_() for _ in range(2))
+    with Storages(known=(X, Y)) as storages:
+        make(backend="native")(X, Y).backward()
+    assert sum(size == X.nbytes for size in storages.nbytes.values()) == 2
 
 
 def test_no_pair_has_loss_0():

@@ -61,7 +61,8 @@ def tower_pairs(
     """
     labels = torch.arange(len(weights), device=weights.device).masked_fill(weights == 0, ABSENT)
     others = torch.cat([labels, labels.new_full((len(candidates) - len(labels),), -1)])
-    return rows[own], labels[own], candidates, others
+    # All rows are no view: the backward of one copies its gradient.
+    return rows if own == slice(None) else rows[own], labels[own], candidates, others
 
 
 def coefficients_of(
