@@ -99,6 +99,23 @@ ROBUSTDML_HD void remove_along(const Rows<T>& G, const Rows<const T>& U, const T
     }
 }
 
+template <class T>
+ROBUSTDML_HD T cosine(const T* p, std::int64_t p_stride, const T* x, std::int64_t x_stride, std::int64_t D) {
+    T p_square = 0, x_square = 0, dot = 0;
+#pragma omp simd reduction(+ : p_square, x_square)
+    for (std::int64_t d = 0; d < D; ++d) {
+        p_square += p[d * p_stride] * p[d * p_stride];
+        x_square += x[d * x_stride] * x[d * x_stride];
+    }
+    const InverseLength<T> of_p = inverse_length(p_square, p, p_stride, D);
+    const InverseLength<T> of_x = inverse_length(x_square, x, x_stride, D);
+#pragma omp simd reduction(+ : dot)
+    for (std::int64_t d = 0; d < D; ++d)
+        dot += (p[d * p_stride] * of_p.near_one) * (x[d * x_stride] * of_x.near_one);
+    const T found = dot * of_p.inverse * of_x.inverse;
+    return found == found ? found : kInfinity<T>;
+}
+
 // target_clones takes no templates: plain functions of both types.
 #define ROBUSTDML_STAMP(T)                                                                                \
     ROBUSTDML_CLONES void norms_clone(const Rows<const T>& P, T* n, std::int64_t begin, std::int64_t end, \
@@ -116,6 +133,16 @@ ROBUSTDML_HD void remove_along(const Rows<T>& G, const Rows<const T>& U, const T
     ROBUSTDML_CLONES void project_clone(const Rows<T>& G, const Rows<const T>& P, const T* n,             \
                                         std::int64_t begin, std::int64_t end, std::int64_t D) {           \
         remove_along<false>(G, P, n, begin, end, D);                                                      \
+    }                                                                                                     \
+    ROBUSTDML_CLONES void cosines_clone(const Rows<const T>& P, const Rows<const T>& X,                   \
+                                        const std::int64_t* places, T* cosines, std::int64_t count,       \
+                                        std::int64_t number, std::int64_t each, std::int64_t D) {         \
+        for (std::int64_t i = 0; i < number; ++i) {                                                       \
+            const std::int64_t k = places[i];                                                             \
+            cosines[i] = k < 0 || k >= count                                                              \
+                             ? -kInfinity<T>                                                              \
+                             : cosine(P.row(k), P.column_stride, X.row(i / each), X.column_stride, D);    \
+        }                                                                                                 \
     }
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
@@ -157,12 +184,20 @@ void project_rows(Rows<T> G, Rows<const T> P, const T* inverse_norm, std::int64_
              [&](std::int64_t begin, std::int64_t end) { project_clone(G, P, inverse_norm, begin, end, D); });
 }
 
+template <class T>
+void cosines_at(Rows<const T> P, Rows<const T> X, const std::int64_t* places, T* cosines, std::int64_t count,
+                std::int64_t rows, std::int64_t each, std::int64_t D) {
+    cosines_clone(P, X, places, cosines, count, rows * each, each, D);
+}
+
 #define ROBUSTDML_STAMP(T)                                                                                 \
     template bool inverse_norms<T>(Rows<const T>, T*, std::int64_t, std::int64_t, int);                    \
     template bool normalize_rows<T>(Rows<const T>, Rows<T>, T*, std::int64_t, std::int64_t, int);          \
     template void normalize_rows_backward<T>(Rows<T>, Rows<const T>, const T*, std::int64_t, std::int64_t, \
                                              int);                                                         \
-    template void project_rows<T>(Rows<T>, Rows<const T>, const T*, std::int64_t, std::int64_t, int);
+    template void project_rows<T>(Rows<T>, Rows<const T>, const T*, std::int64_t, std::int64_t, int);      \
+    template void cosines_at<T>(Rows<const T>, Rows<const T>, const std::int64_t*, T*, std::int64_t,       \
+                                std::int64_t, std::int64_t, std::int64_t);
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
 #undef ROBUSTDML_STAMP

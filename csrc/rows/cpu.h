@@ -40,4 +40,13 @@ void project_rows(Rows<T> G,              // (rows, D) in/out
                   const T* inverse_norm,  // (rows,) in
                   std::int64_t rows, std::int64_t D, int threads);
 
+// cosines[i, j] = cosine of X[i] with P[places[i, j]]: 0 where one of them is a zero row, infinity instead of
+// NaN, -infinity where the place is none.
+template <class T>
+void cosines_at(Rows<const T> P,             // (count, D) in; of both matrices any strides
+                Rows<const T> X,             // (rows, D) in
+                const std::int64_t* places,  // (rows, each) in
+                T* cosines,                  // (rows, each) out
+                std::int64_t count, std::int64_t rows, std::int64_t each, std::int64_t D);
+
 }  // namespace robustdml::cpu

@@ -1,5 +1,7 @@
 """Native unit rows and their Jacobian, on the CPU and in CUDA, which is emulated where there is no GPU."""
 
+import math
+
 import pytest
 import torch
 
@@ -79,6 +81,25 @@ def test_unit_rows_and_their_jacobian(device, shape, columns, dtype):
         close(norms, expected_inverse, 8, eps)
         NATIVE.finish(gradient, P, norms, False)
         assert_projected(gradient, G, expected_U, torch.ones_like(expected_inverse), eps)
+
+
+@pytest.mark.usefixtures("cpu")
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16])
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 2, 4), (0, 2)], ids=str)
+def test_cosines_of_single_rows(shape, columns, dtype):
+    """Of any scale: 0 of zero rows, ∞ for NaN, and −∞ where a place is no row's."""
+    compute = torch.float64 if dtype == torch.float64 else torch.float32
+    P, X = within(rows(9, 33, dtype), columns), within(torch.randn(shape[0], 33, dtype=compute), not columns)
+    P[1], P[7], X[:3] = P[1] * 1e25, P[7] * 1e-25, X[:3] * 1e-30
+    places = torch.arange(-1, X[:, :1].expand(-1, math.prod(shape[1:])).numel() - 1).remainder(11).view(shape) - 1
+    unit_P, unit_X = unit(P)[0], unit(X)[0]
+    expected = (unit_P[places.clamp(0, 8)] * unit_X.view(len(X), *(1,) * (len(shape) - 1), 33)).sum(-1)
+    expected = expected.nan_to_num(torch.inf).masked_fill((places < 0) | (places > 8), -torch.inf)
+    for backend in (NATIVE, EAGER):
+        found = backend.cosines_at(P, X, places)
+        torch.testing.assert_close(found.double(), expected, rtol=0, atol=8 * torch.finfo(compute).eps)
+    assert len(NATIVE.cosines_at(P[:0], X, places)) == len(EAGER.cosines_at(P[:0], X, places)) == len(X)
 
 
 @pytest.mark.usefixtures("cpu")

@@ -108,6 +108,16 @@ class RowsBackend:
         unit = U.to(G.dtype)
         G.sub_((G * unit).sum(1, keepdim=True) * unit).mul_(inverse_norm[:, None])
 
+    def cosines_at(self, P: Tensor, X: Tensor, places: Tensor) -> Tensor:
+        """Cosines of X (B, D), compute type, with the rows of P at ``places`` (B, …): ∞ for NaN, −∞ of no row."""
+        if len(P) == 0:
+            return X.new_full(places.shape, -torch.inf)
+        rows = P[places.clamp(0, len(P) - 1)].to(X.dtype)
+        unit = unit_rows(rows.flatten(0, -2)).view(rows.shape)
+        samples = unit_rows(X).view(len(X), *(1,) * (places.dim() - 1), X.shape[1])
+        cosines = (unit * samples).sum(-1).nan_to_num(torch.inf)
+        return cosines.masked_fill((places < 0) | (places >= len(P)), -torch.inf)
+
     def reads_columns(self, P: Tensor) -> bool:
         """Whether U and G, too, have the elements of a column side by side where P has; else those of a row."""
         return by_columns(P)
@@ -151,6 +161,16 @@ class NativeRows(RowsBackend):
             _on_stream("normalize_rows_backward_cuda", G, U, inverse_norm)
             return
         _on_threads("normalize_rows_backward", G, U, inverse_norm)
+
+    def cosines_at(self, P: Tensor, X: Tensor, places: Tensor) -> Tensor:
+        if module.on_gpu(P) or P.dtype != X.dtype:
+            return super().cosines_at(P, X, places)
+        cosines, places = X.new_empty(places.shape), places.contiguous()
+        matrices = ((matrix.data_ptr(), *matrix.stride()) for matrix in (P, X))
+        kernel = getattr(module.library, f"cosines_at_{module.SUFFIX[X.dtype]}")
+        each = places.numel() // max(1, len(X))
+        kernel(*matrices, places.data_ptr(), cosines.data_ptr(), len(P), len(X), each, X.shape[1])
+        return cosines
 
     def as_they_are(self, P: Tensor, dtype: torch.dtype) -> Tensor | None:
         """On the CPU, where norms are taken after the product, while P is warm: a pass before would cost time."""
@@ -255,6 +275,12 @@ def normalized(rows: Tensor, dtype: torch.dtype, backend: str | None) -> Tensor:
     if len(rows):
         choose(BACKENDS, backend, rows.device, dtype).normalize_rows(rows, U, rows.new_empty(len(rows), dtype=dtype))
     return U
+
+
+def cosines_at(P: Tensor, X: Tensor, places: Tensor, backend: str | None) -> Tensor:
+    """Cosines of X (B, D), compute type, with the rows of P at ``places`` (B, …): ∞ for NaN, −∞ of no row."""
+    chosen = RowsBackend() if has_no_values(X) else choose(BACKENDS, backend, X.device, X.dtype)
+    return chosen.cosines_at(P, X, places)
 
 
 def scale_gradients(

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.labels import are_several, check_label_range, class_labels
 from robustdml_ops.engine.proxy_update import BOUND, ProxyUpdate, update_of
-from robustdml_ops.engine.rows.backends import rows_at
-from robustdml_ops.engine.rows.lengths import unit_rows
-from robustdml_ops.engine.shards import OneProcess, OwnRows
+from robustdml_ops.engine.rows.backends import cosines_at
+from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import check_cosine, check_matrix, check_same_device, check_sizes
 from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.first_steps import FirstSteps
@@ -170,7 +169,28 @@ class ClassMatrixLoss(MetricLoss):
     ) -> float | Tensor | None:
         """The limit of the similarities of negatives, one or of each sample (B,); ``gamma``: of pooled centres."""
         limit: Any = self.drop_similar_negatives
-        return own_similarity(embeddings, rows, gamma, self.shards) if limit == OWN else limit
+        return self._own_similarity(embeddings, rows, gamma) if limit == OWN else limit
+
+    @torch.no_grad()
+    def _own_similarity(self, embeddings: Tensor, rows: RowsTakingPart, gamma: float | None) -> Tensor:
+        """Similarity of each sample with its class, or the nearest of them, (B,); ∞ where it has no class."""
+        matrix, labels, update = rows.matrix, rows.labels, rows.update
+        X, places = embeddings.to(compute_dtype(embeddings, matrix)), labels
+        if matrix.dim() == 3:
+            H = matrix.shape[1]
+            places = labels.clamp(min=-1)[..., None] * H + torch.arange(H, device=labels.device)  # ABSENT · H overflows
+            matrix = matrix.flatten(0, 1)
+        if update is not None and update.rows is not None:
+            places = torch.where(places < 0, places, update.rows[places.clamp(min=0)])
+        cosines = cosines_at(matrix, X, places, self.backend)
+        if rows.matrix.dim() == 2 and labels.dim() == 1 and not rows.elsewhere:
+            return cosines
+        if rows.matrix.dim() == 3:
+            # Of a class's centres the largest cosine, or the mean weighted by softmax(cosine / gamma).
+            weighted = None if gamma is None else torch.softmax(cosines / gamma, -1) * cosines
+            cosines = cosines.amax(-1) if weighted is None else weighted.sum(-1).nan_to_num(-torch.inf)
+        nearest = cosines.amax(1) if labels.dim() == 2 else cosines
+        return (-self.shards.least(-nearest)).nan_to_num(torch.inf, torch.inf, torch.inf)
 
     def _shard(self) -> tuple[Tensor, ProxyUpdate | None]:
         """The rows of this process, (C, D) or (C, H, D), a view in plain memory; and the optimiser's step on them."""
@@ -196,25 +216,3 @@ class ClassMatrixLoss(MetricLoss):
         if torch.compiler.is_compiling() or not BOUND or not self.training:
             return None
         return update_of(self._class_parameter())
-
-
-@torch.no_grad()
-def own_similarity(embeddings: Tensor, rows: RowsTakingPart, gamma: float | None, shards: OneProcess) -> Tensor:
-    """Similarity of each sample with its class, or the nearest of them, (B,); ∞ where it has no class."""
-    # Of a class's centres the largest cosine, or the mean weighted by softmax(cosine / gamma).
-    matrix = rows.matrix if rows.matrix.dim() == 3 else rows.matrix[:, None]
-    labels = rows.labels if rows.labels.dim() == 2 else rows.labels[:, None]
-    (C, H, D), dtype = matrix.shape, compute_dtype(embeddings, matrix)
-    found = embeddings.new_full((len(embeddings),), -torch.inf, dtype=dtype)
-    if C and len(embeddings):
-        selected = None if rows.update is None else rows.update.rows
-        places = labels.clamp(min=0)  # ABSENT and ELSEWHERE are negative
-        check_label_range(places, C if selected is None else len(selected) // H)
-        places = places[..., None] * H + torch.arange(H, device=places.device)
-        own = rows_at(matrix.flatten(0, 1), (places if selected is None else selected[places]).flatten())
-        samples, own = unit_rows(embeddings.to(dtype)), unit_rows(own.to(dtype))
-        cosines = (own.view(len(embeddings), -1, D) * samples[:, None]).sum(2).view(places.shape)
-        pooled = cosines.amax(2) if gamma is None else (torch.softmax(cosines / gamma, 2) * cosines).sum(2)
-        found = pooled.masked_fill(labels < 0, -torch.inf).amax(1)
-    found = -shards.least(-found)
-    return torch.where(found > -torch.inf, found, torch.inf)  # NaN is named by the sweep
