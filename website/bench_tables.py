@@ -36,13 +36,23 @@ STEPS = {
     "Proxy-NCA, 10⁵ classes, two labels a sample": ("class LSE, B=256 C=1e5 D=128", "class-lse two labels", None),
     "Proxy-Anchor, 200 classes, B=128, D=64": ("proxy-anchor, B=128 C=2e2 D=64", "proxy-anchor", "pml/proxy-anchor"),
     "Proxy-Anchor, 2·10⁵ classes, D=512": ("proxy-anchor, B=256 C=2e5 D=512", "proxy-anchor", None),
-    "Proxy-Anchor, 10⁵ classes, autocast to bfloat16": (
+    "Proxy-Anchor, 10⁵ classes, autocast to bfloat16 (Zen 5)": (
         "proxy-anchor, B=256 C=1e5 D=128",
         "proxy-anchor autocast",
         None,
     ),
-    "Proxy-Anchor, 2·10⁵ classes, D=512, autocast to bfloat16": (
+    "Proxy-Anchor, 10⁵ classes, autocast to bfloat16 (Zen 4)": (
+        "proxy-anchor, B=256 C=1e5 D=128, Zen 4",
+        "proxy-anchor autocast",
+        None,
+    ),
+    "Proxy-Anchor, 2·10⁵ classes, D=512, autocast to bfloat16 (Zen 5)": (
         "proxy-anchor, B=256 C=2e5 D=512",
+        "proxy-anchor autocast",
+        None,
+    ),
+    "Proxy-Anchor, 2·10⁵ classes, D=512, autocast to bfloat16 (Zen 4)": (
+        "proxy-anchor, B=256 C=2e5 D=512, Zen 4",
         "proxy-anchor autocast",
         None,
     ),
