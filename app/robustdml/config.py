@@ -1,7 +1,7 @@
 """Everything that defines a training run, and its checks."""
 
 import math
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from robustdml.errors import UsageError
@@ -10,10 +10,8 @@ from robustdml.methods import METHODS, option_groups
 from robustdml.options import Options, OptionSet, option
 from robustdml_ops.robust import PRISM
 
-DROP, CORRECT, WEIGHT = "drop", "correct", "weight"
+DROP, CORRECT = "drop", "correct"
 USES = (DROP, CORRECT)
-# A data set on a disk has no weights; training has.
-TRAINING_USES = (*USES, WEIGHT)
 # Proposals that are put in the place of a label are at least as sure as this.
 CONFIDENCE = 0.9
 
@@ -53,15 +51,12 @@ class TrainingConfig(Options):
     labels: str = option("", "labels.csv of robustdml audit for these samples, whose findings are used", metavar="FILE")
     labels_use: str = option(
         DROP,
-        "drop wrong labels; correct them by their proposals, and drop those without a sure one; or weight all samples "
-        "by the probability that the label is right",
-        choices=TRAINING_USES,
+        "drop wrong labels, or correct them by their proposals and drop those without a sure one",
+        choices=USES,
     )
     labels_confidence: float = option(
         CONFIDENCE, "least probability of a proposal that replaces the label", at_least=0, at_most=1
     )
-    correct: bool = option(False, "train samples that the filter rejects under the class that it finds likeliest")
-    correct_confidence: float = option(CONFIDENCE, "least probability of that class", at_least=0, at_most=1)
     finetune: bool = option(
         False, "train the backbone too, rather than the embedding layer on frozen features", heading="network"
     )
@@ -133,24 +128,10 @@ class TrainingConfig(Options):
             group.check()
         self._check_filter()
         self._check_labels()
-        self._check_correction()
-
-    def _check_correction(self) -> None:
-        if not self.correct:
-            return
-        if self.filter_options.kind != "prism-vmf":
-            raise UsageError(
-                f"correct is of what a filter by vMF-Sim rejects, and there is filter {self.filter_options.kind}: "
-                "choose filter prism-vmf, or a method that has it, robust"
-            )
-        if "labels" not in METHODS[self.method].inputs:
-            raise UsageError(f"correct has no effect on method {self.method}, which takes no labels")
 
     def _check_labels(self) -> None:
         if not self.labels:
             return
-        if self.labels_use == WEIGHT and not METHODS[self.method].takes_weights:
-            raise UsageError(f"labels_use {WEIGHT}: method {self.method} weighs samples itself; drop or correct")
         if self.noise_rate is None and self.needs_noise_rate:
             raise UsageError(
                 f"filter {self.filter_options.kind} with threshold {self.filter_options.threshold} needs the share of "
@@ -212,9 +193,7 @@ class TrainingConfig(Options):
     @property
     def filter_options(self) -> FilterOptions:
         """The filter: the setting, or what the method asks for."""
-        chosen = METHODS[self.method].filter if self.filter is None else self.filter
-        # Corrected is what this filter rejects: none other is tried in its place.
-        return replace(chosen, on_trial=False) if self.correct else chosen
+        return METHODS[self.method].filter if self.filter is None else self.filter
 
     @property
     def needs_noise_rate(self) -> bool:

@@ -26,9 +26,6 @@ BETWEEN_LOSSES = 0.5
 BETWEEN_LINES = 10.0
 # Columns of a terminal below which the bar itself makes room for the words.
 NARROW = 70
-# Prefix of a quantity, by the group of plots that it belongs to. What has no prefix of these is a metric of the test.
-_TRAINING = ("loss", "seconds", "margin", "filter_")
-_LABELS = ("_right", "_wrong", "_auc")
 
 
 class Recorder:
@@ -176,21 +173,18 @@ class TensorBoard(Recorder):
     def start(self, history: Sequence[dict[str, float]], epochs: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        goes_on = self._folder.is_dir() and any(self._folder.iterdir())
         # A file where the folder should be is told in plain words; the writer's thread would only end.
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._writer = SummaryWriter(str(self._folder), purge_step=len(history) + 1 if goes_on else None)
-        for record in () if goes_on else history:
+        self._writer = SummaryWriter(str(self._folder), purge_step=1)
+        for record in history:
             self.epoch(record)
 
     def epoch(self, record: dict[str, float]) -> None:
-        if self._writer is None:
-            return
+        assert self._writer is not None
         try:
             for name, value in record.items():
-                group = "labels" if name.endswith(_LABELS) else "training" if name.startswith(_TRAINING) else "test"
                 if name != "epoch":
-                    self._writer.add_scalar(f"{group}/{name}", value, int(record["epoch"]))
+                    self._writer.add_scalar(name, value, int(record["epoch"]))
             self._writer.flush()
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self._folder)) from error

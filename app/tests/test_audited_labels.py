@@ -1,4 +1,4 @@
-"""``train --labels``: what an audit has found, used in training; ``--correct``: what the filter takes for wrong."""
+"""``train --labels``: what an audit has found, used in training."""
 
 import json
 import shutil
@@ -15,7 +15,6 @@ from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.errors import UsageError
-from robustdml.filters.filter import Judged
 from robustdml.networks.preparation import prepare
 from robustdml.noise import with_wrong_labels
 from robustdml.run.run import Run
@@ -64,8 +63,7 @@ def test_wrong_labels_are_dropped(source):
     assert run.prepared.data.train.names() == [str(row) for row in rows]
     assert (run.prepared.frozen_features() == whole.inputs[rows]).all()
     assert run.audited | {"digest": ""} == {
-        "use": "drop", "judged": 120, "dropped": 4, "corrected": 0, "mean_weight": None, "digest": "",
-        "test_dropped": 0,
+        "use": "drop", "judged": 120, "dropped": 4, "corrected": 0, "digest": "", "test_dropped": 0,
     }  # fmt: skip
 
 
@@ -77,22 +75,6 @@ def test_wrong_labels_are_put_right(source):
     findings = [replace(one, proposed_probability=0.6) for one in read_findings(findings_beside(source))]
     write_findings(findings_beside(source), findings)
     assert run_of(source, "correct", labels_confidence=0.61).audited["dropped"] == 4
-
-
-@pytest.mark.parametrize("method", ["proxy-anchor", "robust"])
-def test_samples_weigh_as_much_as_their_labels_are_believed(source, method):
-    """The loss gets the probabilities of the file; with a filter those of what it keeps."""
-    run = run_of(source, "weight", method=method)
-    rows = np.array([3, 5, 40, 41, 70, 71, 100, 101])
-    believed = torch.tensor([one.probability for one in read_findings(findings_beside(source))])[rows]
-    assert believed[::2].max() < 0.2 and believed[1::2].min() > 0.8
-    embeddings = torch.randn(8, run.embedding_size, generator=torch.Generator().manual_seed(0))
-    keep = torch.tensor([True] * 6 + [False] * 2)
-    given = torch.from_numpy(run.labels[rows])
-    for kept, weights in ((None, believed), (keep, believed * keep)):
-        expected = run.loss(embeddings, given, sample_weights=weights)
-        judged = None if kept is None else Judged(kept, kept, None, {})
-        torch.testing.assert_close(run._batch_loss(embeddings, rows, judged), expected)
 
 
 def test_noise_of_a_run_is_what_was_audited(tmp_path, clusters, noisy):
@@ -163,10 +145,9 @@ def test_folder_of_images_of_which_some_classes_are_tested_on(tmp_path, capsys):
         (lambda all_: [*all_, all_[7]], [], "1 samples are there twice: 7"),
         (lambda all_: [replace(all_[0], label="owl"), *all_[1:]], [], "0 ('owl' then, 'ant' now)"),
         (lambda all_: [replace(one, verdict="wrong") for one in all_], [], "no sample is left"),
-        (lambda all_: all_, ["--labels-use", "weigh"], "expected one of drop, correct, weight"),
+        (lambda all_: all_, ["--labels-use", "weigh"], "expected one of drop, correct"),
         (lambda all_: all_, ["--labels-confidence", "0.5"], "has no effect without labels_use correct"),
         (lambda all_: all_, ["--labels-use", "correct", "--labels-confidence", "2"], "labels_confidence=2.0"),
-        (lambda all_: all_, ["--labels-use", "weight", "--method", "superloss"], "superloss weighs samples itself"),
         (lambda all_: all_, ["--filter", "prism-average", "--filter-threshold", "smooth-top-r"], "give noise_rate"),
         (lambda all_: all_, ["--labels", "", "--labels-use", "correct"], "no effect without the labels"),
         (lambda all_: all_, ["--labels", "missing.csv"], "missing.csv: not a readable labels.csv"),
@@ -179,43 +160,7 @@ def test_bad_input(source, capsys, change, options, words):
     assert words in " ".join(said.split())
 
 
-CORRECTING = TrainingConfig(epochs=4, correct=True, averaging=1.0, embedding_size=16)
-
-
-@pytest.fixture
-def wrong_labels(clusters):
-    return with_wrong_labels(clusters, "symmetric:0.4", seed=0)
-
-
-def test_labels_are_put_right_and_the_memory_keeps_those_given(wrong_labels):
-    run = Run(CORRECTING, prepare(CORRECTING, wrong_labels, CPU), CPU)
-    run.fit_inputs(lambda *_: None)
-    real, remembered, taught = run.method.observe, run.filter.remember, []
-
-    def observe(loss, embeddings, arguments):
-        taught.append(arguments)
-        return real(loss, embeddings, arguments)
-
-    def remember(embeddings, rows, keep):
-        # Of what takes part some is no longer under the label given, and none of that is remembered.
-        given = torch.from_numpy(run.labels[rows])
-        moved = taught[-1]["labels"] != given
-        assert (taught[-1]["sample_weights"][moved] == 1).all() and not keep[moved].any()
-        remembered(embeddings, rows, keep)
-
-    run.method, run.filter.remember = replace(run.method, observe=observe), remember
-    for _ in range(3):
-        run.train_epoch(lambda *_: None, (), evaluate=False)
-    last = run.history[-1]
-    assert last["corrected_share"] > 0.2 and last["corrected_right"] > 0.9
-
-
-def test_a_resumed_run_with_correction_equals_an_unbroken_one(wrong_labels, tmp_path):
-    whole, _ = check_resume(replace(CORRECTING, epochs=3), wrong_labels, tmp_path / "run", stop=2)
-    assert whole.history[-1]["corrected_share"] > 0
-
-
-@pytest.mark.parametrize("use", ["drop", "correct", "weight"])
+@pytest.mark.parametrize("use", ["drop", "correct"])
 def test_an_audit_of_all_classes_is_of_the_test_samples_too(use, tmp_path, clusters):
     """And they are trained on all, where nothing is kept for testing."""
     np.savez(tmp_path / "all.npz", features=clusters.train.inputs, labels=clusters.train.labels)

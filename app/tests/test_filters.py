@@ -142,14 +142,6 @@ def test_noise_rate(noisy):
     assert kept[1] > 0.65 > kept[2] > 0.2
 
 
-def test_in_the_warm_up_all_is_kept_and_remembered(noisy):
-    options = FilterOptions("prism-average", warmup=2)
-    history = train(replace(FAST, filter=options, epochs=3), noisy, device="cpu").history
-    assert [record["filter_kept"] for record in history[:2]] == [1.0, 1.0]
-    assert history[2]["filter_kept"] < 0.95
-    assert history[1]["log_p_clean_auc"] > 0.7
-
-
 def test_bad_settings(noisy):
     for options, message in (
         (FilterOptions("prism-average", threshold="fixed"), "filter prism-average: fixed_threshold is missing"),

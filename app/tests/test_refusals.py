@@ -59,7 +59,7 @@ MISTAKES = [
     ("train --epohcs 3", "unknown option --epohcs; did you mean --epochs?"),
     ("train --epohcs=3", "unknown option --epohcs; did you mean --epochs?"),
     ("train --epoch 3", "unknown option --epoch; did you mean --epochs?"),
-    ("train --filter-warmpu 3", "did you mean --filter-warmup?"),
+    ("train --filter-widnow 3", "did you mean --filter-window?"),
     ("train --method robsut", "did you mean robust?"),
     ("train --filter prism-vfm", "did you mean prism-vmf?"),
     ("train --noise symetric:0.5", "did you mean symmetric:RATE?"),
@@ -101,7 +101,6 @@ MISTAKES = [
     ("train --filter none --filter-window 5", "or a method that has one by itself: robust"),
     ("train --method mcl --noise-rate 0.2", "--noise-rate is for a filter"),
     ("train --method superloss --filter-window 5", "method superloss takes none: it weighs samples itself"),
-    ("train --correct-confidence 0.5", "has no effect without correct"),
     # A file of settings
     ("train --config ''", "the path is empty"),
     ("train --config nowhere.yaml", "nowhere.yaml: no such file"),

@@ -15,26 +15,22 @@ FAST = TrainingConfig(epochs=3, batch_size=32, embedding_size=8)
 
 
 @pytest.mark.parametrize(
-    ("config", "shown"),
+    "config",
     [
-        pytest.param(replace(FAST, method="proxy-anchor"), [], marks=pytest.mark.nightly),
-        (replace(FAST, filter=replace(METHODS["robust"].filter, on_trial=False)),
-         ["Share of right labels", "wrong labels: log P_clean"]),
-        (replace(FAST, filter=FilterOptions("audit")), ["Share of right labels", "wrong labels: probability"]),
-        (replace(FAST, method="smooth-proxy-anchor"), ["wrong labels: confidence"]),
-        pytest.param(replace(FAST, method="soft-triple", filter=FilterOptions("prism-average")),
-                     ["Share of right labels", "wrong labels: log P_clean"], marks=pytest.mark.nightly),
+        pytest.param(replace(FAST, method="proxy-anchor"), marks=pytest.mark.nightly),
+        replace(FAST, filter=replace(METHODS["robust"].filter, on_trial=False)),
+        replace(FAST, filter=FilterOptions("audit")),
+        replace(FAST, method="smooth-proxy-anchor"),
     ],
-)  # fmt: skip
-def test_reports_show_what_the_run_has(noisy, config, shown):
+)
+def test_reports_show_what_the_run_has(noisy, config):
     result = train(config, noisy, device="cpu")
     page = render_run(result, noisy)
     images = Elements(page).images
     assert all(image["src"].startswith("data:image/svg+xml;base64,") for image in images)
-    found = {image["alt"] for image in images}
-    assert len(found) == len(images) == 2 + len(shown)
-    assert all(any(text in alternative for alternative in found) for text in shown)
+    assert {image["alt"] for image in images} == {"Recall@1 against the epoch.", "Loss against the epoch."}
     assert f"<td>{result.summary['precision_at_1']:.3f}</td>" in page
+    assert ("right labels among the kept" in page) == ("filter_precision" in result.summary)
     assert not re.search(r"https?://(?!www\.w3\.org)", page)
     assert "72 of them with a wrong label (noise symmetric:0.3)" in page
 
@@ -49,9 +45,8 @@ def test_nothing_is_called_right_where_nobody_knows(clusters):
         page = render_run(result, clusters)
         assert "252 training samples of 12 classes, labels as they are; seed 0" in page
         assert "filter_precision" not in result.summary
-        for claim in ("with a wrong label", "right labels among", "of right and of wrong"):
-            assert claim not in page
-        assert ("the filter kept, by epoch" in page) == ("filter_kept" in result.summary)
+        assert "with a wrong label" not in page and "right labels among" not in page
+        assert ("kept by the filter" in page) == ("filter_kept" in result.summary)
 
 
 def test_the_test_part_is_told(noisy):

@@ -185,16 +185,13 @@ def test_a_filter_that_is_named_is_not_put_on_trial():
         ({"noise_rate": 1.5}, "noise_rate=1.5"),
         ({"noise_rate": 0.2, "filter": FilterOptions("audit")}, r"noise_rate=0\.2 has no effect on filter audit"),
         ({"filter": FilterOptions("audit", window=5)}, r"filter\.window=5 has no effect on audit, which"),
-        ({"filter": replace(AVERAGE, warmup=-1)}, r"filter\.warmup=-1: expected at least 0"),
+        ({"filter": replace(AVERAGE, vmf_epochs=-1)}, r"filter\.vmf_epochs=-1: expected at least 0"),
         ({"filter": FilterOptions("median")}, f"filter 'median': expected one of none, {', '.join(FILTERS)}"),
         ({"filter": PROXY, "method": "mcl"}, "filter prism-proxy needs proxies, and method mcl has none"),
         ({"filter": replace(PROXY, memory_dtype="bfloat16"), "method": "soft-triple"}, "bfloat16 has no effect on"),
         ({"filter": replace(PROXY, memory_size=9), "method": "soft-triple"}, "filter.memory_size=9 has no effect on"),
         ({"filter": FilterOptions("prism-vmf", memory_dtype="float8")}, "memory_dtype 'float8'.*float32, bfloat16"),
         ({"filter": AVERAGE, "method": "superloss"}, "method superloss weighs samples itself; use filter none"),
-        ({"correct": True, "method": "contrastive"}, "filter by vMF-Sim"),
-        ({"correct": True, "method": "smooth-proxy-anchor", "filter": METHODS["robust"].filter}, "takes no labels"),
-        ({"correct": True, "correct_confidence": 1.5}, "correct_confidence=1.5"),
     ],
 )
 def test_settings_that_are_refused(settings, message):

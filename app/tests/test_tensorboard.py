@@ -31,11 +31,10 @@ def history(folder):
 def same_as_history(folder):
     records, found = history(folder), scalars(folder)
     names = {name for record in records for name in record} - {"epoch"}
-    assert {tag.partition("/")[2] for tag in found} == names
-    for tag, points in found.items():
-        name = tag.partition("/")[2]
+    assert found.keys() == names
+    for name, points in found.items():
         expected = [(record["epoch"], record[name]) for record in records if name in record]
-        assert points == [(step, pytest.approx(value, rel=1e-6)) for step, value in expected], tag
+        assert points == [(step, pytest.approx(value, rel=1e-6)) for step, value in expected], name
     return found
 
 
@@ -50,10 +49,10 @@ def test_an_epoch_that_was_not_kept_is_there_once(command, tmp_path, monkeypatch
 
     monkeypatch.setattr(train_module, "save_checkpoint", interrupt)
     assert main([*command, "--epochs", "3"]) == 130
-    assert len(scalars(tmp_path / "run")["training/loss"]) == 2 and len(history(tmp_path / "run")) == 1
+    assert len(scalars(tmp_path / "run")["loss"]) == 2 and len(history(tmp_path / "run")) == 1
     monkeypatch.setattr(train_module, "save_checkpoint", save)
     assert main([*command, "--epochs", "3", "--resume"]) == 0
-    assert len(same_as_history(tmp_path / "run")["training/loss"]) == 3
+    assert len(same_as_history(tmp_path / "run")["loss"]) == 3
 
 
 def test_a_run_that_takes_it_up_later_has_all_of_it(command, tmp_path):
@@ -61,8 +60,8 @@ def test_a_run_that_takes_it_up_later_has_all_of_it(command, tmp_path):
     assert not (tmp_path / "run" / "tensorboard").exists()
     assert main([*command, "--epochs", "3", "--resume"]) == 0
     found = same_as_history(tmp_path / "run")
-    assert {"training/loss", "training/filter_kept", "test/precision_at_1", "labels/label_quality_auc"} <= found.keys()
-    assert len(found["training/loss"]) == 3
+    assert {"loss", "filter_kept", "precision_at_1", "label_quality_auc"} <= found.keys()
+    assert len(found["loss"]) == 3
 
 
 def test_without_the_package_the_extra_is_named_before_anything_is_read(command, tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""What an audit brings to training: as is, robust as is, corrected in training, and after an audit in three ways.
+"""What an audit brings to training: as is, robust as is, and after an audit in two ways.
 
     python -m experiments.bench.audit_training --data glyphs --seeds 3 --out out/audit-training
 
@@ -31,12 +31,11 @@ NOISES = ("none", "symmetric:0.5", "semantic:0.5", "symmetric:0.2", "small-clust
 PLAIN = {"method": "contrastive", "start": "principal"}
 # With its filter, and not one that a trial chooses: the rows differ in what is done about labels alone.
 ROBUST = {"filter": replace(METHODS["robust"].filter, on_trial=False)}
-AUDITED = {"drop": "dropped", "correct": "corrected", "weight": "weighed"}
+AUDITED = {"drop": "dropped", "correct": "corrected"}
 # Fields of the settings by row; `labels` of rows that use an audit are its file.
 ROWS = {
     "plain loss, labels as they are": PLAIN,
     "robust, labels as they are": ROBUST,
-    "robust, corrected in training": {**ROBUST, "correct": True},
     **{f"plain loss, audited and {told}": {**PLAIN, "labels_use": use} for use, told in AUDITED.items()},
     **{f"robust, audited and {told}": {**ROBUST, "labels_use": use} for use, told in AUDITED.items()},
 }
@@ -91,9 +90,7 @@ def main() -> None:
         except UsageError as error:
             print(f"{key}: {error}")
             continue
-        done.append(
-            key | {name: summary.get(name) for name in (METRIC, "mean_average_precision_at_r", "corrected_right")}
-        )
+        done.append(key | {name: summary.get(name) for name in (METRIC, "mean_average_precision_at_r")})
         with path.open("a") as file:
             file.write(json.dumps(done[-1]) + "\n")
     print_table(done, given.data)

@@ -15,6 +15,7 @@ from robustdml.methods.anchors import AnchorOptions
 from robustdml.reports.run_plots import GREY, RIGHT, WRONG, draw_axes, encode
 from robustdml.train import TrainingResult
 
+BINS = 60
 # Okabe and Ito's colours, told apart by people with any kind of colour vision.
 COLOURS = {
     "robust": "#CC79A7",
@@ -67,6 +68,27 @@ def confidence_histogram(confidences: NDArray[np.float32], changed: NDArray[np.b
             )
         axes.axvline(threshold, color="#33363b", lw=1.2, ls="--", label=f"threshold λ = {threshold:g}")
         axes.set(xscale="log", xlabel="confidence of the label given", ylabel="training images")
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=10)
+
+    return draw_axes(draw, 3.6)
+
+
+def score_histogram(values: NDArray[np.floating], changed: NDArray[np.bool_], label: str) -> str:
+    """Draw histograms of right and of wrong labels."""
+
+    def draw(axes: Axes) -> None:
+        known = ~np.isnan(values)
+        # A few extreme values would push all others into one bar.
+        low, high = np.quantile(values[known], [0.01, 0.999]) if known.any() else (0.0, 1.0)
+        bins = np.linspace(low, high if high > low else low + 1, BINS + 1).tolist()
+        groups = (("right labels", ~changed, RIGHT), ("wrong labels", changed, WRONG))
+        for name, mask, colour in groups:
+            # In the type of the edges: rounded to float32, what is clipped to the last edge may lie beyond it.
+            shown = values[mask & known].astype(np.float64)
+            axes.hist(
+                shown.clip(bins[0], bins[-1]), bins=bins, color=colour, alpha=0.55, label=f"{name} ({len(shown):,})"
+            )
+        axes.set(xlabel=label, ylabel="training samples")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=10)
 
     return draw_axes(draw, 3.6)

@@ -12,7 +12,6 @@ from experiments.summary import mean_and_error
 from robustdml.evaluation import JUDGED, TITLE, below_untouched
 from robustdml.methods import METHODS
 from robustdml.methods.anchors import AnchorOptions, SmoothOptions
-from robustdml.reports import run_plots
 from robustdml.reports.html import figure, page, table
 from robustdml.reports.run_report import EXPLAINED
 from robustdml.train import TrainingResult
@@ -99,7 +98,7 @@ def believed_labels(robust: TrainingResult) -> str:
     if held is None:
         return "<p>On classes left out of a trial, the robust method did best without a filter.</p>"
     return figure(
-        run_plots.score_histogram(robust.scores[held], robust.changed, _HELD[held]),
+        plots.score_histogram(robust.scores[held], robust.changed, _HELD[held]),
         "Two histograms of what is held of the labels: right ones lie at the right end, wrong ones to the left.",
         "What the robust method held of the labels that it met in the last epoch, seed 0. It keeps what lies right of "
         f"a cut that it finds itself: {robust.summary['filter_kept']:.0%} of the images, and of these have "

@@ -7,7 +7,7 @@ from sklearn.preprocessing import normalize
 
 from robustdml.data.dataset import members_of_classes
 from robustdml.errors import UsageError
-from robustdml.noise import Labels, NoisyLabels, check_labels, round_half_up
+from robustdml.noise import Labels, NoisyLabels, round_half_up
 from robustdml_ops.ops import nearest
 
 # Fractions of the wrong labels of a class that go to its nearest classes, the nearest first; fewer if there are fewer
@@ -36,7 +36,6 @@ def class_conditional(
     >>> int(changed.sum()), int((noisy[:10] == 1).sum()) >= int((noisy[:10] == 2).sum())
     (12, True)
     """
-    check_labels(labels, rate, num_classes)
     if features.ndim != 2 or len(features) != len(labels):
         raise UsageError(f"features of shape {features.shape}: expected ({len(labels)}, F), a row for each label")
     random = np.random.default_rng(seed)

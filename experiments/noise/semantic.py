@@ -3,7 +3,7 @@
 import numpy as np
 
 from experiments.taxonomy import ClassTree
-from robustdml.noise import Labels, NoisyLabels, check_labels, choose_of_each_class
+from robustdml.noise import Labels, NoisyLabels, choose_of_each_class
 
 
 def semantic(labels: Labels, rate: float, seed: int, tree: ClassTree) -> NoisyLabels:
@@ -23,7 +23,6 @@ def semantic(labels: Labels, rate: float, seed: int, tree: ClassTree) -> NoisyLa
     >>> sorted(zip(np.repeat([0, 1], 4)[changed].tolist(), noisy[changed].tolist()))
     [(0, 1), (0, 1), (1, 0), (1, 0)]
     """
-    check_labels(labels, rate, tree.num_classes)
     random = np.random.default_rng(seed)
     changed = choose_of_each_class(labels, rate, random, tree.num_classes)
     noisy = labels.astype(np.int64)

@@ -30,8 +30,8 @@ from robustdml_ops.ops import nearest
 # Neighbours that a sample asks; in a small class a quarter more than its size: two halves of one class, which training
 # has drawn apart, meet there.
 NEIGHBOURS = 40
-# Two classes may be one from this mixing on; from the second where no classifier can be asked.
-ONE, ONE_UNASKED = 0.3, 0.5
+# Two classes may be one from this mixing on.
+ONE = 0.3
 # A classifier tells two classes apart if its area under the ROC curve is this, less three standard errors.
 TOLD_APART = 0.55
 # Pairs that it is asked about, samples of a class that it sees, and the mean length of their centred rows.
@@ -59,17 +59,12 @@ class ClassDoubts:
 
 @torch.no_grad()
 def doubt_classes(
-    features: NDArray[np.generic],
-    labels: NDArray[np.int64],
-    num_classes: int,
-    untouched: NDArray[np.generic] | None,
+    features: NDArray[np.generic], labels: NDArray[np.int64], num_classes: int, untouched: NDArray[np.generic]
 ) -> ClassDoubts:
     """Find the classes in doubt by features (N, F), labels (N,), and features that know no label, (N, G)."""
     X, members = unit_rows(features, slice(None)), members_of_classes(labels, num_classes)
-    pairs = sorted(_mixing(X, labels, num_classes), key=lambda pair: -pair[2])[:MOST_PAIRS]
-    one = [pair for pair in pairs if pair[2] >= (ONE_UNASKED if untouched is None else ONE)]
-    if untouched is not None:
-        one = [(i, j, mixing) for i, j, mixing in one if not _told_apart(untouched, members[i], members[j])]
+    pairs = sorted((pair for pair in _mixing(X, labels, num_classes) if pair[2] >= ONE), key=lambda pair: -pair[2])
+    one = [pair for pair in pairs[:MOST_PAIRS] if not _told_apart(untouched, members[pair[0]], members[pair[1]])]
     two, halves = [], np.zeros(len(X), dtype=np.int64)
     large = [rows for rows in members if len(rows) >= SMALLEST]
     cuts = [_cut(X[rows]) for rows in large]

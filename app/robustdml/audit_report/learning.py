@@ -22,10 +22,10 @@ _EVALUATED = 64
 
 def learn_embeddings(
     samples: AuditSamples, config: TrainingConfig, runs: int, out: Path, device: str, on_progress: OnProgress
-) -> tuple[NDArray[np.float32], NDArray[np.generic] | None]:
+) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
     """Train, and embed all samples; what is in `out` from an earlier call is taken up.
 
-    Second are the features of the backbone before training, None of one that is untrained.
+    Second are the features of the backbone before training, or the same embeddings where that is untrained.
     """
     assert samples.inputs is not None
     # Which filter retrieves unseen classes best is another question than whose embeddings tell wrong labels.
@@ -57,5 +57,5 @@ def learn_embeddings(
             unit = embeddings / np.maximum(lengths, np.finfo(np.float32).tiny)
             write_checked(stored, partial(np.save, arr=unit))
         parts.append(read_array(stored))
-    untouched = None if prepared.origin.name == UNTRAINED else prepared.frozen_features()
-    return np.concatenate(parts, axis=1), untouched
+    learnt = np.concatenate(parts, axis=1)
+    return learnt, learnt if prepared.origin.name == UNTRAINED else prepared.frozen_features()

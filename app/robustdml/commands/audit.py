@@ -113,7 +113,7 @@ def _check_classes(samples: AuditSamples) -> None:
 
 def _features(
     samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace, report: OnProgress
-) -> tuple[NDArray[np.float32], NDArray[np.generic] | None]:
+) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
     assert samples.inputs is not None
     if not arguments.as_they_are:
         return learn_embeddings(samples, config, arguments.runs, arguments.out, arguments.device, report)

@@ -19,7 +19,6 @@ class Split:
     labels: NDArray[np.int64]  # (N,), values 0..C-1
     class_names: tuple[str, ...]  # C names, in the order of the labels
     sample_names: Sequence[object] | None = None  # Path of each sample or its place in the file, (N,); None: 0..N-1
-    weights: NDArray[np.float32] | None = None  # Weight of each sample in training, (N,), at least 0; None: 1
     true_labels: NDArray[np.int64] | None = None  # (N,), for the report of a run; None where they are not known
 
     @property
@@ -47,8 +46,7 @@ class Split:
     def take(self, rows: Rows, labels: NDArray[np.int64], class_names: tuple[str, ...]) -> "Split":
         """Take rows (n,) under the labels given, (n,), which need not be their own; without true labels."""
         names = None if self.sample_names is None else [self.sample_names[row] for row in rows]
-        weights = None if self.weights is None else self.weights[rows]
-        return Split(rows_of(self.inputs, rows), labels, class_names, names, weights)
+        return Split(rows_of(self.inputs, rows), labels, class_names, names)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """The filters of a run, which keep samples of probably wrong labels out of a step."""
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,27 +12,20 @@ from robustdml.data import Rows
 from robustdml.errors import UsageError
 from robustdml.filters.options import FILTERS
 from robustdml.world import ALONE, World
-from robustdml_ops.robust import PRISM, LabelCorrection, MemoryBank
+from robustdml_ops.robust import PRISM, MemoryBank
 
-# What `Filter.judge` calls its choice, and what takes part under another label.
-KEPT, CORRECTED = "kept", "corrected"
+# What filters call their choice.
+KEPT = "kept"
 _FILLED_AT_ONCE = 4096
 QUALITY = "label_quality"
 # A label is kept unless it is more likely wrong than right.
 LEAST_QUALITY = 0.5
 
 
-class Judged(NamedTuple):
-    """What a filter makes of a batch."""
-
-    keep: Tensor  # (B,) bool: what is believed and remembered
-    takes_part: Tensor  # (B,) bool: that, and what is corrected
-    labels: Tensor | None  # (B,) int64 to train with; None for those given
-    observed: dict[str, Tensor]  # (B,) by name, for the log
-
-
 class PrismFilter(nn.Module):
     """PRISM in a run; all its state is in ``state_dict``."""
+
+    observed = ("log_p_clean", KEPT)
 
     def __init__(
         self,
@@ -65,11 +57,8 @@ class PrismFilter(nn.Module):
             )
         except ValueError as error:
             raise UsageError(f"filter {options.kind}: {error}") from error
-        self.correction = LabelCorrection(num_samples, config.correct_confidence) if config.correct else None
-        self.observed = ("log_p_clean", KEPT) if self.correction is None else ("log_p_clean", KEPT, CORRECTED)
         self._labels = torch.from_numpy(labels)
         self._cautious = options.threshold == "cautious"
-        self._warmup, self._warming = options.warmup, False
 
     @property
     def bank(self) -> MemoryBank | None:
@@ -91,20 +80,11 @@ class PrismFilter(nn.Module):
             batch = embeddings[own].to(bank.features.device)
             self.remember(batch, own, torch.ones(len(own), dtype=torch.bool, device=batch.device))
 
-    def start_epoch(self, epoch: int) -> None:
-        """Begin an epoch."""
-        self._warming = epoch < self._warmup
-
-    def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> Judged:
-        """Say who takes part, and under which label."""
+    def judge(self, embeddings: Tensor, rows: Rows, proxies: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Say what is kept, (B,) bool, and what is to be logged, (B,) by name."""
         labels, ids = self._of_batch(embeddings, rows)
         result = self.prism(embeddings, labels, ids, proxies if self.prism.similarity == "proxy" else None)
-        keep = torch.ones_like(result.keep) if self._warming else result.keep
-        observed = {"log_p_clean": result.log_p_clean, KEPT: keep}
-        if self.correction is None:
-            return Judged(keep, keep, None, observed)
-        fixed = self.correction(self.prism, embeddings, labels, keep, ids)
-        return Judged(keep, fixed.keep, fixed.labels, {**observed, CORRECTED: fixed.corrected})
+        return result.keep, {"log_p_clean": result.log_p_clean, KEPT: result.keep}
 
     def remember(self, embeddings: Tensor, rows: Rows, keep: Tensor) -> None:
         """Put what was kept into the memory, after the step."""

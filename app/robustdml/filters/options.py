@@ -29,9 +29,6 @@ class FilterOptions(Options, name="filter"):
     memory_dtype: str = option(
         "float32", "type of the rows of the memory; bfloat16 halves what they take", choices=MEMORY_DTYPES
     )
-    warmup: int = option(
-        0, "epochs in which all samples are judged and kept, for a network that starts untrained", at_least=0
-    )
     vmf_epochs: int = option(
         3, "prism-vmf: epochs in which average similarity stands in, while the memory fills", at_least=0
     )

@@ -1,6 +1,6 @@
 """Embedding networks: a backbone that makes features, and one linear layer that makes embeddings of them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -108,10 +108,15 @@ def apply_in_batches(
     network: nn.Module, inputs: Inputs, device: torch.device, on_progress: OnProgress = silent
 ) -> NDArray[np.float32]:
     """Gather what `outputs_in_batches` makes of all inputs, (N, …)."""
+    return gathered(outputs_in_batches(network, inputs, device, on_progress=on_progress), len(inputs))
+
+
+def gathered(batches: Iterable[NDArray[np.float32]], count: int) -> NDArray[np.float32]:
+    """Put batches of outputs into one array from the start: put together at the end, they would take memory twice."""
     whole, done = np.zeros((0, 0), np.float32), 0
-    for outputs in outputs_in_batches(network, inputs, device, on_progress=on_progress):
+    for outputs in batches:
         if not done:
-            whole = np.empty((len(inputs), outputs.shape[1]), np.float32)
+            whole = np.empty((count, outputs.shape[1]), np.float32)
         whole[done : done + len(outputs)] = outputs
         done += len(outputs)
     return whole

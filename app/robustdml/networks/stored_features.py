@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +20,8 @@ from robustdml.networks.models import batch_size_for, outputs_in_batches
 from robustdml.progress import OnProgress, silent
 
 RECIPE_VERSION = 1
+# Makes batches of rows, (B, F), from a row on.
+RowsFrom: TypeAlias = Callable[[int], Iterator[NDArray[np.float32]]]
 # Samples that are read at a time where no network sets the size of batches.
 BLOCK = 4096
 
@@ -64,9 +66,7 @@ def stored_as(name: str, inputs: Inputs, network: nn.Module, device: torch.devic
     return cache_folder() / "features" / f"{name.replace('/', '-')}-{_key(inputs, network, device)}.npy"
 
 
-def store_rows(
-    path: Path, count: int, dtype: DTypeLike, size: int, rows: Callable[[int], Iterator[NDArray[np.float32]]]
-) -> None:
+def store_rows(path: Path, count: int, dtype: DTypeLike, size: int, rows: RowsFrom) -> None:
     """Write an array of `count` rows, batch after batch of `size`, unless it is there; ``rows(first)`` makes batches.
 
     An interrupted call leaves what it has made to the next one.
@@ -79,9 +79,7 @@ def store_rows(
     make_once(make, path)
 
 
-def _go_on(
-    file: BinaryIO, count: int, dtype: np.dtype[Any], size: int, rows: Callable[[int], Iterator[NDArray[np.float32]]]
-) -> None:
+def _go_on(file: BinaryIO, count: int, dtype: np.dtype[Any], size: int, rows: RowsFrom) -> None:
     """Write the header and all rows, or the rows that are missing."""
     done = 0
     try:

@@ -1,15 +1,13 @@
-"""What a run did about wrong labels, as figures: over the epochs, and sample by sample in the last one."""
+"""Figures of reports, and how a run went over its epochs."""
 
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
-from numpy.typing import NDArray
 
 RIGHT, WRONG, GREY = "#009E73", "#CC3311", "#8a8f98"
 STYLE = {
@@ -45,7 +43,6 @@ def encode(figure: Figure, kind: str) -> str:
 
 # Okabe and Ito's colours, told apart by people with any kind of colour vision.
 LINES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-BINS = 60
 
 
 def curve(
@@ -71,24 +68,3 @@ def curve(
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=10)
 
     return draw_axes(draw, 3.8)
-
-
-def score_histogram(values: NDArray[np.floating], changed: NDArray[np.bool_], label: str) -> str:
-    """Draw histograms of right and of wrong labels, or one of all labels."""
-
-    def draw(axes: Axes) -> None:
-        known = ~np.isnan(values)
-        # A few extreme values would push all others into one bar.
-        low, high = np.quantile(values[known], [0.01, 0.999]) if known.any() else (0.0, 1.0)
-        bins = np.linspace(low, high if high > low else low + 1, BINS + 1).tolist()
-        groups = (("right labels", ~changed, RIGHT), ("wrong labels", changed, WRONG))
-        for name, mask, colour in groups if changed.any() else (("labels as they are", ~changed, LINES[1]),):
-            # In the type of the edges: rounded to float32, what is clipped to the last edge may lie beyond it.
-            shown = values[mask & known].astype(np.float64)
-            axes.hist(
-                shown.clip(bins[0], bins[-1]), bins=bins, color=colour, alpha=0.55, label=f"{name} ({len(shown):,})"
-            )
-        axes.set(xlabel=label, ylabel="training samples")
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, fontsize=10)
-
-    return draw_axes(draw, 3.6)

@@ -6,12 +6,12 @@ import numpy as np
 
 from robustdml.data import RetrievalData, Split
 from robustdml.data.named import NAMED
-from robustdml.evaluation import JUDGED, untouched_title
+from robustdml.evaluation import untouched_title
 from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
 from robustdml.reports.html import figure, page, picture, searched, table
 from robustdml.reports.left_out import left_out_line
-from robustdml.reports.run_plots import curve, score_histogram
+from robustdml.reports.run_plots import curve
 from robustdml.retrieval import METRICS
 from robustdml.run.audited_labels import describe
 from robustdml.run.evidence import CAPTION, HEAD, rows_of
@@ -22,8 +22,6 @@ FIGURES = {
     "clean_auc": "score of right against wrong labels, AUC",
     "filter_precision": "right labels among the kept",
     "filter_kept": "kept by the filter",
-    "corrected_share": "under another label",
-    "corrected_right": "right ones among those labels",
     "margin": "learnt margin",
     "training_seconds": "seconds of training",
 }
@@ -67,8 +65,6 @@ def render_run(result: TrainingResult, data: RetrievalData) -> str:
         *_retrieved(result, data),
         *_doubtful(result, data),
     ]
-    if drawn := [*_kept(result, used), *_histograms(result)]:
-        sections += ["<h2>Which labels are believed</h2>", *drawn]
     return page(f"robustdml_ops: {title}", "\n".join(sections) + "\n")
 
 
@@ -86,12 +82,7 @@ def _chosen(result: TrainingResult) -> list[str]:
     chosen = result.summary["chosen"]
     if chosen is None:
         return []
-    widths = "; ".join(
-        f"{width} {found[JUDGED[1]]:.3f}" for width, found in chosen["start"]["measured"].items() if width
-    )
-    start = f"The layer starts with {chosen['start']['width']} principal axes" + (
-        f" (MAP@R by width: {widths})" if widths else ""
-    )
+    start = f"The layer starts with {chosen['start']['width']} principal axes"
     return [
         "<h2>What was chosen</h2>",
         f"<p>{escape(chosen['advice'])}</p>",
@@ -150,35 +141,3 @@ def _data_line(result: TrainingResult) -> str:
         f"{config.seed}, {len(result.history)} epochs, {result.summary['training_seconds']:.1f} s of training. Tested "
         f"on {test['samples']:,} samples of {test['classes']:,} {which} classes{alone}.{audited} {note}"
     )
-
-
-def _kept(result: TrainingResult, title: str) -> list[str]:
-    """Which labels the filter kept, by epoch; of wrong labels that are known, by how many of the kept are right."""
-    if "filter_kept" not in result.history[-1]:
-        return []
-    if not result.changed.any():
-        drawn = curve(result.history, "filter_kept", title, "kept by the filter")
-        text = "Share of the training samples that the filter kept, by epoch. Which labels are wrong is not known here."
-        return [figure(drawn, "Share of the kept samples against the epoch.", text)]
-    without = ("without a filter", 1 - float(result.changed.mean()))
-    drawn = curve(result.history, "filter_precision", title, "right labels among the kept", level=without)
-    text = "Share of right labels among the samples that the filter kept, by epoch."
-    return [figure(drawn, "Share of right labels among the kept against the epoch.", text)]
-
-
-# What the scores of each label are, in words.
-SCORES = {
-    "log_p_clean": "log P_clean of the filter in the last epoch",
-    "label_quality": "probability by the features before training that the label is right",
-    "confidence": "confidence of the label given, by the confidence head",
-}
-
-
-def _histograms(result: TrainingResult) -> list[str]:
-    """How the scores of the labels are distributed, apart for right and wrong ones where these are known."""
-    what = "Two histograms, of right and of wrong labels" if result.changed.any() else "A histogram of all labels"
-    return [
-        figure(score_histogram(result.scores[name], result.changed, label), f"{what}: {label}.", f"By the {label}.")
-        for name, label in SCORES.items()
-        if name in result.scores
-    ]

@@ -1,4 +1,4 @@
-"""Applying an audit to the training samples: wrong labels are dropped, corrected or given small weights."""
+"""Applying an audit to the training samples: wrong labels are dropped or corrected."""
 
 import hashlib
 from collections import Counter
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from robustdml.audit_report.decisions import clean_labels
 from robustdml.audit_report.findings import Finding, read_findings
-from robustdml.config import CORRECT, DROP, WEIGHT, TrainingConfig
+from robustdml.config import CORRECT, TrainingConfig
 from robustdml.data import Split
 from robustdml.data.image_files import rows_of
 from robustdml.data.images import few
@@ -22,29 +22,20 @@ from robustdml.networks.preparation import Prepared
 def use_audit(config: TrainingConfig, prepared: Prepared) -> tuple[Prepared, dict[str, Any]]:
     """Apply the findings of an audit to the training samples; also return counts and a digest of what was done."""
     path, train = expanded(config.labels), prepared.data.train
-    labels = train.labels
-    findings = _of_training(path, train)
-    rows, fixed, weights = np.arange(len(train)), labels, None
-    if config.labels_use == WEIGHT:
-        weights = np.array([one.probability for one in findings], dtype=np.float32)
-    else:
-        rows, fixed = _clean(findings, config.labels_use, config, train)
-    if len(rows) == 0 or (weights is not None and not weights.any()):
+    rows, fixed = _clean(_of_training(path, train), config, train)
+    if len(rows) == 0:
         raise UsageError(f"labels {path}: no sample is left to train on")
-    corrected = fixed != labels[rows]
-    done = b"".join(array.tobytes() for array in (rows, fixed, weights) if array is not None)
     summary = {
         "use": config.labels_use,
         "judged": len(train),
         "dropped": len(train) - len(rows),
-        "corrected": int(corrected.sum()),
-        "mean_weight": None if weights is None else float(weights.mean()),
-        "digest": hashlib.sha256(done).hexdigest()[:16],
+        "corrected": int((fixed != train.labels[rows]).sum()),
+        "digest": hashlib.sha256(rows.tobytes() + fixed.tobytes()).hexdigest()[:16],
     }
     cleaned = _cleaned_test(path, config, prepared.data.test)
     summary["test_dropped"] = len(prepared.data.test) - len(cleaned)
     prepared = replace(prepared, data=replace(prepared.data, test=cleaned))
-    return _taken(prepared, rows, fixed, weights), summary
+    return _taken(prepared, rows, fixed), summary
 
 
 def _cleaned_test(path: Path, config: TrainingConfig, test: Split) -> Split:
@@ -55,15 +46,15 @@ def _cleaned_test(path: Path, config: TrainingConfig, test: Split) -> Split:
     # Without names their numbers would be taken for those of training samples.
     if test.sample_names is None or len(findings) < len(test):
         return test
-    return _of_rows(test, *_clean(findings, DROP if config.labels_use == WEIGHT else config.labels_use, config, test))
+    return _of_rows(test, *_clean(findings, config, test))
 
 
 def _clean(
-    findings: list[Finding], use: str, config: TrainingConfig, split: Split
+    findings: list[Finding], config: TrainingConfig, split: Split
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows that stay, and their labels, (n,); a proposal may be of a class that the split lacks."""
     number = {name: label for label, name in enumerate(split.class_names)}
-    clean = clean_labels(findings, use, config.labels_confidence)
+    clean = clean_labels(findings, config.labels_use, config.labels_confidence)
     kept = [(row, number[one.label]) for row, one in clean.items() if one.label in number]
     rows, labels = np.array(kept, dtype=np.int64).reshape(-1, 2).T
     return rows, labels
@@ -71,11 +62,6 @@ def _clean(
 
 def describe(summary: dict[str, Any]) -> str:
     """Say in words what `use_audit` did."""
-    if summary["use"] == WEIGHT:
-        return (
-            f"After an audit each of the {summary['judged']:,} samples counts by the probability that its label is "
-            f"right, {summary['mean_weight']:.2f} on average."
-        )
     under_others = f", and {summary['corrected']:,} are under another label" if summary["use"] == CORRECT else ""
     tested = f"; {summary['test_dropped']:,} test samples were dropped as well" if summary["test_dropped"] else ""
     return f"Of {summary['judged']:,} samples {summary['dropped']:,} were dropped after an audit{under_others}{tested}."
@@ -108,13 +94,9 @@ def _of_training(path: Path, train: Split) -> list[Finding]:
     return [by_sample[name] for name in names]
 
 
-def _taken(
-    prepared: Prepared, rows: NDArray[np.int64], labels: NDArray[np.int64], weights: NDArray[np.float32] | None
-) -> Prepared:
+def _taken(prepared: Prepared, rows: NDArray[np.int64], labels: NDArray[np.int64]) -> Prepared:
     """Data and features of some rows (n,) of the training samples, under labels (n,)."""
     train = replace(prepared.data.train, true_labels=prepared.data.train.reference_labels)
-    if weights is not None:
-        return replace(prepared, data=replace(prepared.data, train=replace(train, weights=weights)))
     if len(rows) == len(train):
         return replace(prepared, data=replace(prepared.data, train=replace(train, labels=labels)))
     kept = replace(_of_rows(train, rows, labels), true_labels=train.reference_labels[rows])

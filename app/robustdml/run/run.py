@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from robustdml.config import PRINCIPAL, TrainingConfig
 from robustdml.data import Rows
 from robustdml.data.image_files import batches_of
+from robustdml.data.samplers import ClassBalancedSampler, RandomSampler
 from robustdml.errors import UsageError
-from robustdml.filters.filter import CORRECTED, KEPT, AuditFilter, Judged, PrismFilter
+from robustdml.filters.filter import KEPT, AuditFilter, PrismFilter
 from robustdml.filters.label_quality import label_quality
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.loss_inputs import LOSS_INPUTS, Training
@@ -27,7 +28,6 @@ from robustdml.networks.start import NARROWEST, Start, choose_start, make_start
 from robustdml.progress import OnProgress, Recorder
 from robustdml.retrieval import retrieval_metrics
 from robustdml.run.audited_labels import use_audit
-from robustdml.run.batches import make_sampler
 from robustdml.run.sample_log import SampleLog
 from robustdml.world import ALONE, World, load_optimizer, whole
 from robustdml_ops.ops import NotFiniteError
@@ -68,7 +68,6 @@ class Run:
             self.prepared = prepared
         split = prepared.data.train
         self.labels, self.changed = split.labels, split.labels != split.reference_labels
-        self.weights = None if split.weights is None else torch.from_numpy(split.weights)
         if config.layer_start == PRINCIPAL and start is None:
             start = _choose_start(config, prepared, device, world)
         self.measured_widths = {} if start is None else start.measured
@@ -101,11 +100,9 @@ class Run:
             # One pass over each parameter: with many classes the default costs as much as the loss.
             fused=True,
         )
-        self.sampler = make_sampler(config, self.labels)
+        self.sampler = _make_sampler(config, self.labels)
         self.drawn: Rows | None = None  # Samples that batches are drawn from; None for all
         self._use_filter(config.filter_options)
-        if world.size > 1 and config.correct:
-            raise UsageError("labels are corrected on one process: train without torchrun, or without correct")
         if world.size > 1 and (alone := [name for name, value in self.inputs.items() if value.of_one_process]):
             raise UsageError(
                 f"method {config.method} takes {', '.join(alone)}, which is made on one process: train without torchrun"
@@ -171,7 +168,7 @@ class Run:
     def _draw_from_kept(self) -> None:
         if isinstance(self.filter, AuditFilter):
             self.drawn = np.flatnonzero(self.filter.verdict[KEPT].cpu().numpy())
-            self.sampler = make_sampler(self.config, self.labels[self.drawn])
+            self.sampler = _make_sampler(self.config, self.labels[self.drawn])
 
     def judge_labels(self) -> Tensor:
         """Probability that each label is right, by the features before training, (N,); computed once."""
@@ -193,8 +190,6 @@ class Run:
         """Take the steps of the epoch that are left; `pause` is called after each, when `state` holds all of it."""
         done = self.under_way
         began = time.perf_counter() - done.seconds
-        if isinstance(self.filter, PrismFilter):
-            self.filter.start_epoch(self.epoch)
         if done.steps == 0:
             for loss_input in self.inputs.values():
                 loss_input.start_epoch(self.epoch, self._embed_training_split)
@@ -235,7 +230,7 @@ class Run:
             record |= source.record()
         if isinstance(self.filter, PrismFilter):
             record |= self.filter.record()
-        self.history.append(record | self._corrections())
+        self.history.append(record)
         self.under_way = UnderWay()
 
     def evaluate(self, measure: Callable[..., T]) -> T:
@@ -267,14 +262,13 @@ class Run:
         """Take a step and return the detached loss; no step, and None, where the filter keeps nothing."""
         with self._autocast():
             embeddings = self.network(as_tensor(inputs, self.device))
-        judged = keep = value = None
+        keep = value = None
         if isinstance(self.filter, PrismFilter):
             proxies = None if self.method.proxies is None else self.method.proxies(self.loss)
-            judged = self.filter.judge(embeddings.detach(), rows, proxies)
-            self.log.write(rows, judged.observed)
-            keep = judged.keep
-        if judged is None or self.world.largest(int(judged.takes_part.any())):
-            loss = self._batch_loss(embeddings, rows, judged)
+            keep, observed = self.filter.judge(embeddings.detach(), rows, proxies)
+            self.log.write(rows, observed)
+        if keep is None or self.world.largest(int(keep.any())):
+            loss = self._batch_loss(embeddings, rows, keep)
             self.optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             factor = self.config.rate_factor(self.epoch + (self.under_way.steps + 0.5) / len(self.sampler))
@@ -288,19 +282,15 @@ class Run:
             self.filter.remember(embeddings.detach(), rows, keep)
         return value
 
-    def _batch_loss(self, embeddings: Tensor, rows: Rows, judged: Judged | None) -> Tensor:
+    def _batch_loss(self, embeddings: Tensor, rows: Rows, keep: Tensor | None) -> Tensor:
         # Outside of autocast: confidences keep float32, because β = 100 would make their rounding errors large.
         arguments: dict[str, Any] = {}
         for source in self.inputs.values():
             given = source.arguments(rows)
             self.log.write(rows, source.observe(given))
             arguments |= given
-        weights = None if self.weights is None else self.weights[torch.from_numpy(rows)].to(self.device)
-        if judged is not None and judged.labels is not None:
-            arguments["labels"] = judged.labels
-        for factor in (None if judged is None else judged.takes_part, weights):
-            if factor is not None:
-                arguments["sample_weights"] = factor.float() * arguments.get("sample_weights", 1.0)
+        if keep is not None:
+            arguments["sample_weights"] = keep.float() * arguments.get("sample_weights", 1.0)
         with self._autocast():
             value, observed = self.method.observe(self.loss, embeddings, arguments)
         self.log.write(rows, observed)
@@ -311,18 +301,6 @@ class Run:
 
     def _embed_training_split(self) -> Tensor:
         return torch.from_numpy(apply_in_batches(self.embedder, self.prepared.data.train.inputs, self.device))
-
-    def _corrections(self) -> dict[str, float]:
-        """Fraction of the samples trained under another label, and of these labels the fraction that is right."""
-        if not isinstance(self.filter, PrismFilter) or self.filter.correction is None:
-            return {}
-        corrected = self.log.scores()[CORRECTED] == 1
-        record = {"corrected_share": float(corrected.mean())}
-        if corrected.any() and self.changed.any():
-            proposals = self.filter.correction.proposals.cpu().numpy()[corrected]
-            right = proposals == self.prepared.data.train.reference_labels[corrected]
-            record["corrected_right"] = float(right.mean())
-        return record
 
     def _margins(self) -> dict[str, float]:
         margins = getattr(self.loss, "margins", None)
@@ -380,3 +358,18 @@ def _choose_start(config: TrainingConfig, prepared: Prepared, device: torch.devi
     # All processes take the width of the first: last bits may differ.
     width = torch.tensor(float(start.width) if world.leads else torch.nan, device=device)
     return replace(start, width=int(world.merged(width)))
+
+
+def _make_sampler(config: TrainingConfig, labels: NDArray[np.int64]) -> RandomSampler | ClassBalancedSampler:
+    """Make the batches of an epoch, as many as the samples with these labels fill."""
+    method, batch_size = METHODS[config.method], config.batch_size
+    samples_per_class = method.samples_per_class if config.samples_per_class is None else config.samples_per_class
+    if samples_per_class == 0:
+        return RandomSampler(len(labels), batch_size, config.seed)
+    if config.samples_per_class is None:
+        # By default too few classes for a batch give more samples each, because small batches have few negatives.
+        sizes = np.unique(labels, return_counts=True)[1]
+        classes = max(min(batch_size // samples_per_class, len(sizes)), 1)
+        samples_per_class = max(samples_per_class, min(batch_size // classes, int(sizes.max(initial=1))))
+        batch_size = samples_per_class * classes
+    return ClassBalancedSampler(labels, batch_size, samples_per_class, config.seed)

@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from robustdml.evaluation import detection_auc
-from robustdml.filters.filter import CORRECTED, KEPT
+from robustdml.filters.filter import KEPT
 
 # Quantities that are low for labels held to be right. All others are high for them.
-LOW_WHEN_RIGHT = frozenset({"detector_loss", "above_threshold", CORRECTED})
+LOW_WHEN_RIGHT = frozenset({"detector_loss", "above_threshold"})
 
 
 class SampleLog(nn.Module):

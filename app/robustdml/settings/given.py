@@ -103,8 +103,6 @@ def make_config(given: Mapping[str, Given]) -> TrainingConfig:
     for name in ("labels_use", "labels_confidence"):
         if value_of(given, name) != getattr(DEFAULTS, name) and not value_of(given, "labels"):
             raise UsageError(f"{given[name].where} has no effect without the labels of an audit, labels FILE")
-    if value_of(given, "correct_confidence") != DEFAULTS.correct_confidence and not value_of(given, "correct"):
-        raise UsageError(f"{given['correct_confidence'].where} has no effect without correct")
     if value_of(given, "labels_confidence") != DEFAULTS.labels_confidence and value_of(given, "labels_use") != CORRECT:
         raise UsageError(f"{given['labels_confidence'].where} has no effect without labels_use {CORRECT}")
     for name in ("augment", "backbone_learning_rate"):

@@ -21,7 +21,8 @@ from robustdml.data.images import SUFFIXES, check_left_out, decode, image_files,
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
 from robustdml.networks.backbones.choice import is_own_code
-from robustdml.networks.stored_features import map_features, store_rows, stored_as
+from robustdml.networks.models import gathered
+from robustdml.networks.stored_features import RowsFrom, map_features, store_rows, stored_as
 from robustdml.progress import OnProgress, silent
 from robustdml.trained.embedder import BATCH_SIZE, TrainedEmbedder
 from robustdml.trained.model_file import ModelCard
@@ -137,37 +138,23 @@ def embed_samples(
         raise UsageError(f"batch_size={batch_size}: expected at least 1")
     check_left_out(len(samples), samples.left_out, (), skip_broken)
     files, card = samples.inputs, embedder.card
-    if not isinstance(files, list):
-        embeddings = _whole(embedder, samples, batch_size, on_progress)
-        return Embedded(samples, embeddings, np.arange(len(samples)), [*samples.loose, *samples.left_out])
+    rows = partial(_batches, embedder, samples, batch_size, on_progress)
     # What the user's own code does may change while its name and weights do not.
-    if len(files) < MANY or is_own_code(card.backbone):
-        embeddings = _whole(embedder, samples, batch_size, on_progress)
+    if not isinstance(files, list) or len(files) < MANY or is_own_code(card.backbone):
+        embeddings = gathered(rows(0), len(samples))
     else:
-        embeddings = _stored(embedder, samples, batch_size, on_progress)
-    bad = np.isnan(embeddings[:, 0])
-    again = {row: decode(files[row], card.image_size, card.channels) for row in np.flatnonzero(bad).tolist()}
-    broken = [one if isinstance(one, str) else f"{files[row]} (it could not be read)" for row, one in again.items()]
+        embeddings = _stored(embedder, samples, batch_size, rows)
+    bad, broken = np.isnan(embeddings[:, 0]), []
+    for file in (files[row] for row in np.flatnonzero(bad)):
+        again = decode(file, card.image_size, card.channels)
+        broken.append(again if isinstance(again, str) else f"{file} (it could not be read)")
     check_left_out(len(samples), samples.left_out, broken, skip_broken)
     left_out = [*samples.loose, *samples.left_out, *broken]
     return Embedded(samples, embeddings[~bad] if broken else embeddings, np.flatnonzero(~bad), left_out)
 
 
-def _whole(
-    embedder: TrainedEmbedder, samples: Samples, batch_size: int, on_progress: OnProgress
-) -> NDArray[np.float32]:
-    # One array from the start: put together at the end, parts would take the memory twice.
-    embeddings, done = np.empty((len(samples), embedder.embedding_size), np.float32), 0
-    for part in _batches(embedder, samples, batch_size, on_progress, 0):
-        embeddings[done : done + len(part)] = part
-        done += len(part)
-    return embeddings
-
-
-def _stored(
-    embedder: TrainedEmbedder, samples: Samples, batch_size: int, on_progress: OnProgress
-) -> NDArray[np.float32]:
-    """Embeddings in the cache folder, mapped; says where they go on, or that they cannot."""
+def _stored(embedder: TrainedEmbedder, samples: Samples, size: int, rows: RowsFrom) -> NDArray[np.floating]:
+    """Embeddings in the cache folder, mapped; says that they go on, or that they cannot."""
     assert isinstance(samples.inputs, list)
     images = ImageFiles(samples.inputs, embedder.card.image_size, embedder.card.channels)
     place = hashlib.blake2b(os.path.abspath(samples.name).encode("utf-8", NAMES), digest_size=6).hexdigest()
@@ -177,7 +164,7 @@ def _stored(
     elif [other for other in path.parent.glob(f".embedded-{place}-*.begun") if take_away(other)]:
         changed = "images or model have changed since a call that did not end"
         print(f"{samples.name}: {changed}; all are embedded anew", file=sys.stderr)
-    store_rows(path, len(images), np.float32, batch_size, partial(_batches, embedder, samples, batch_size, on_progress))
+    store_rows(path, len(images), np.float32, size, rows)
     return map_features(path)
 
 

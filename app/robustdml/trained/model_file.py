@@ -74,8 +74,7 @@ class ModelCard:
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> "ModelCard":
         """Make it of what `as_dict` gave."""
-        # Files of older versions have a linear layer, and do not say so.
-        given = {field.name: ({"layer": LINEAR} | stored)[field.name] for field in fields(cls)}
+        given = {field.name: stored[field.name] for field in fields(cls)}
         card = cls(**{**given, "input_shape": tuple(given["input_shape"]), "class_names": tuple(given["class_names"])})
         sizes = (*card.input_shape, card.num_features, card.embedding_size)
         if not all(isinstance(size, int) and 0 < size <= _LARGEST for size in sizes):
