@@ -5,6 +5,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.preprocessing import normalize
 
+from experiments.noise.checks import check_labels
 from robustdml.data.dataset import members_of_classes
 from robustdml.errors import UsageError
 from robustdml.noise import Labels, NoisyLabels, round_half_up
@@ -36,6 +37,7 @@ def class_conditional(
     >>> int(changed.sum()), int((noisy[:10] == 1).sum()) >= int((noisy[:10] == 2).sum())
     (12, True)
     """
+    check_labels(labels, rate, num_classes)
     if features.ndim != 2 or len(features) != len(labels):
         raise UsageError(f"features of shape {features.shape}: expected ({len(labels)}, F), a row for each label")
     random = np.random.default_rng(seed)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from experiments.noise.checks import check_labels
 from robustdml.noise import Labels, NoisyLabels, choose_of_each_class
 
 
@@ -18,6 +19,7 @@ def long_tailed(labels: Labels, rate: float, seed: int, num_classes: int) -> Noi
     >>> int(changed.sum()), len(np.unique(noisy[changed]))
     (1200, 4)
     """
+    check_labels(labels, rate, num_classes)
     random = np.random.default_rng(seed)
     changed = choose_of_each_class(labels, rate, random, num_classes)
     popularity = 1 / (1 + random.permutation(num_classes))

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from experiments.noise.checks import check_labels
 from experiments.taxonomy import ClassTree
 from robustdml.noise import Labels, NoisyLabels, choose_of_each_class
 
@@ -23,6 +24,7 @@ def semantic(labels: Labels, rate: float, seed: int, tree: ClassTree) -> NoisyLa
     >>> sorted(zip(np.repeat([0, 1], 4)[changed].tolist(), noisy[changed].tolist()))
     [(0, 1), (0, 1), (1, 0), (1, 0)]
     """
+    check_labels(labels, rate, tree.num_classes)
     random = np.random.default_rng(seed)
     changed = choose_of_each_class(labels, rate, random, tree.num_classes)
     noisy = labels.astype(np.int64)

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 from sklearn.preprocessing import normalize
 
+from experiments.noise.checks import check_labels
 from robustdml.data.dataset import members_of_classes
 from robustdml.errors import UsageError
 from robustdml.noise import Labels, NoisyLabels, round_half_up
@@ -33,6 +34,7 @@ def small_cluster(
     >>> int(changed.sum()), len(np.unique(noisy))
     (20, 2)
     """
+    check_labels(labels, rate, num_classes)
     if features.ndim != 2 or len(features) != len(labels):
         raise UsageError(f"features of shape {features.shape}: expected ({len(labels)}, F), a row for each label")
     if not cluster_size >= 1:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from app.tests.test_symmetric_noise import check_shares, wrong
 from experiments.noise import class_conditional, long_tailed, semantic, small_cluster
+from experiments.noise.checks import check_labels
 from experiments.taxonomy import ClassTree
 from robustdml.errors import UsageError
 
@@ -160,6 +161,23 @@ def test_bad_names_are_told_all_noises():
     expected = "expected one of none, symmetric:RATE, small-cluster:RATE, semantic:RATE, long"
     with pytest.raises(UsageError, match=expected):
         wrong("foo:0.5", np.arange(3), 0, 3)
+
+
+@pytest.mark.parametrize(
+    ("labels", "rate", "classes", "message"),
+    [
+        (np.arange(3), 1.5, 3, "rate=1.5"),
+        (np.arange(3), float("nan"), 3, "rate=nan"),
+        (np.arange(3.0), 0.5, 3, "float64"),
+        (np.zeros((2, 2), dtype=int), 0.5, 3, r"shape \(2, 2\)"),
+        (np.arange(4), 0.5, 3, "0 to 3; expected 0 to 2"),
+        (np.array([-1, 0]), 0.5, 3, "-1"),
+        (np.zeros(3, dtype=int), 0.5, 1, "second class"),
+    ],
+)
+def test_labels_and_rates_of_no_noise(labels, rate, classes, message):
+    with pytest.raises(UsageError, match=message):
+        check_labels(labels, rate, classes)
 
 
 def test_bad_arguments_of_class_conditional():
