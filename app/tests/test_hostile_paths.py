@@ -127,7 +127,7 @@ def test_names_from_folder_to_audit_to_clean_folder(tmp_path, monkeypatch, capsy
 
     def features(samples, *_):
         pixels = np.asarray(samples.inputs, dtype=np.float32).reshape(len(samples.labels), -1)
-        return pixels / np.linalg.norm(pixels, axis=1, keepdims=True)
+        return [pixels / np.linalg.norm(pixels, axis=1, keepdims=True)] * 2
 
     monkeypatch.setattr(audit, "_features", features)  # No backbone that takes a minute.
     data, out, clean = tmp_path / "data", tmp_path / "out", tmp_path / "clean"
@@ -173,7 +173,7 @@ def listed(path, *rows):
 def test_lists_that_point_elsewhere(tmp_path, monkeypatch, capsys):
     from robustdml.commands import audit
 
-    monkeypatch.setattr(audit, "_features", lambda samples, *_: np.eye(len(samples.labels), dtype=np.float32))
+    monkeypatch.setattr(audit, "_features", lambda samples, *_: [np.eye(len(samples.labels), dtype=np.float32)] * 2)
     folder = tmp_path / "folder"
     for number in range(4):
         photograph(folder / f"{number}.png", number % 2)
@@ -229,7 +229,7 @@ def test_no_image_takes_the_place_of_another(tmp_path):
 def test_an_audit_does_not_take_up_what_was_made_of_other_images(tmp_path, monkeypatch, capsys):
     from robustdml.commands import audit
 
-    monkeypatch.setattr(audit, "_features", lambda samples, *_: np.eye(len(samples.labels), dtype=np.float32))
+    monkeypatch.setattr(audit, "_features", lambda samples, *_: [np.eye(len(samples.labels), dtype=np.float32)] * 2)
     for number in range(6):
         photograph(tmp_path / "data" / f"class {number % 2}" / f"{number}.png", number)
     command = ["audit", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--image-size", "8"]

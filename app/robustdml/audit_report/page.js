@@ -197,7 +197,7 @@ function drawSection(section) {
   element("p", place, section.questions.length ? section.about : "None.");
   const marks = section.questions.map(question => drawQuestion(place, question));
   if (section.questions.length < 2 || !section.all) return;
-  const box = element("p", place);
+  const box = element("p", place, undefined, "choices");
   section.questions[0].choices.forEach(({ text }, number) => button(box, `${text}: all without a decision`, "", () => {
     for (const question of section.questions) decisions["q" + question.name] ??= number;
     keep();

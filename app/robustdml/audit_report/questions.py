@@ -96,13 +96,15 @@ def _may_be_one(samples: AuditSamples, of_class: list[NDArray[np.int64]], i: int
 
 
 def _may_be_two(name: str, rows: NDArray[np.int64], halves: NDArray[np.int64], mixing: float) -> Question:
-    first, second = (rows[halves[rows] == half] for half in (1, 2))
     evidence = f"A sample has neighbours in the other half {mixing:.1%} as often as halves drawn at random would have."
     choices = [
         Choice("split", f"apply puts the second half of “{name}” in a class of its own", [("", name, SPLIT, "")]),
         Choice("one class", f"apply keeps “{name}” whole", []),
     ]
-    sides = [(f"{name}: {len(half):,} samples", half[:PICTURES].tolist()) for half in (first, second)]
+    sides = [
+        (f"{name}, {which} half: {len(half):,} samples", half[:PICTURES].tolist())
+        for which, half in (("first", rows[halves[rows] == 1]), ("second", rows[halves[rows] == 2]))
+    ]
     return Question(f"two {name}", sides, evidence, choices)
 
 

@@ -30,7 +30,7 @@ def render_found(title: str, below: str, rows: Sequence[Sequence[tuple[str, str,
     sections = [f"<h1>{escape(in_one_line(title))}</h1><p>{escape(in_one_line(below))}</p>"]
     for row in rows:
         figures = [
-            figure(source, in_one_line(name), in_one_line(f"{said} {Path(name).name}")) for source, name, said in row
+            figure(source, in_one_line(name), in_one_line(f"{said} · {Path(name).name}")) for source, name, said in row
         ]
         sections.append(searched(figures))
     return page(title, "\n".join(sections))
