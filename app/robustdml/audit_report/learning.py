@@ -23,10 +23,7 @@ _EVALUATED = 64
 def learn_embeddings(
     samples: AuditSamples, config: TrainingConfig, runs: int, out: Path, device: str, on_progress: OnProgress
 ) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
-    """Train, and embed all samples; what is in `out` from an earlier call is taken up.
-
-    Second are the features of the backbone before training, or the same embeddings where that is untrained.
-    """
+    """Train, and embed all samples; also give their features before training. What is in `out` is taken up."""
     assert samples.inputs is not None
     # Which filter retrieves unseen classes best is another question than whose embeddings tell wrong labels.
     config = replace(config, filter=replace(config.filter_options, on_trial=False))
@@ -58,4 +55,5 @@ def learn_embeddings(
             write_checked(stored, partial(np.save, arr=unit))
         parts.append(read_array(stored))
     learnt = np.concatenate(parts, axis=1)
+    # Features of an untrained backbone tell nothing.
     return learnt, learnt if prepared.origin.name == UNTRAINED else prepared.frozen_features()
