@@ -181,13 +181,10 @@ class TensorBoard(Recorder):
 
     def epoch(self, record: dict[str, float]) -> None:
         assert self._writer is not None
-        try:
-            for name, value in record.items():
-                if name != "epoch":
-                    self._writer.add_scalar(name, value, int(record["epoch"]))
-            self._writer.flush()
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._folder)) from error
+        for name, value in record.items():
+            if name != "epoch":
+                self._writer.add_scalar(name, value, int(record["epoch"]))
+        self._writer.flush()
 
     def close(self) -> None:
         if self._writer is not None:

@@ -1,7 +1,5 @@
 """The findings of an audit, and their file ``labels.csv``."""
 
-import hashlib
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +9,6 @@ from numpy.typing import NDArray
 
 from robustdml.audit import VERDICTS, LabelAuditor
 from robustdml.audit_report.samples import AuditSamples
-from robustdml.cache import write_text
 from robustdml.data.folders import PARTS
 from robustdml.errors import UsageError
 from robustdml.plain_files import read_csv, write_csv
@@ -63,23 +60,10 @@ def write_findings(path: Path, findings: list[Finding]) -> None:
         judged = (one.sample, one.label, right, one.proposed, proposed, one.verdict, group)
         rows.append((*judged, one.part, one.half or ""))
     write_csv(path, rows)
-    write_text(_checksum_of(path), f"{_digest(path)}  {path.name}\n")
-
-
-def _checksum_of(path: Path) -> Path:
-    """The file beside another that `sha256sum -c` reads."""
-    return path.with_name(f"{path.name}.sha256")
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def read_findings(path: Path) -> list[Finding]:
-    """Read ``labels.csv`` back, and say so if it was changed; a person may have."""
-    beside = _checksum_of(path)
-    if path.is_file() and beside.is_file() and beside.read_text(errors="replace").split()[:1] != [_digest(path)]:
-        print(f"{path}: was changed since the audit (it does not match {beside.name}); used as it is", file=sys.stderr)
+    """Read ``labels.csv`` back; a person may have changed it."""
     columns, rows = read_csv(path, "labels.csv")
     missing = [column for column in COLUMNS if column not in columns]
     if missing:
