@@ -2,13 +2,13 @@
 
 Trains a linear layer on the frozen features of each data set with proxies of each type, and writes Recall@1 of unseen
 classes to ``experiments/results/bfloat16-proxies.json``: means and standard errors over the seeds, and the differences
-to float32 paired by seed. Data sets that the file has and that are not named stay.
+to float32 paired by seed. Data sets and losses that the file has and that are not named stay.
 """
 
+import argparse
 import json
 import statistics
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -20,7 +20,9 @@ from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, load_data
 from robustdml.evaluation import retrieval_metrics
 from robustdml.methods import METHODS
+from robustdml.methods.anchors import NegativeOptions
 from robustdml.networks.preparation import prepare
+from robustdml.options import OptionSet
 from robustdml_ops.optim import ProxyAdamW
 
 RESULT = Path(__file__).parents[1] / "results" / "bfloat16-proxies.json"
@@ -39,9 +41,11 @@ PROXIES: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
 }
 
 
-def recall(data: RetrievalData, method: str, proxies: str, seed: int) -> float:
-    """Recall@1 of unseen classes after training."""
-    config = TrainingConfig(method=method)
+def recall(
+    data: RetrievalData, method: str, proxies: str, seed: int, epochs: int = EPOCHS, share: float = 1.0
+) -> float:
+    """Recall@1 of unseen classes after training with this share of the negatives."""
+    config = TrainingConfig(method=method, options=OptionSet(NegativeOptions(share=share)))
     torch.manual_seed(seed)
     inputs, labels = (torch.from_numpy(values) for values in (data.train.inputs, data.train.labels))
     layer = nn.Linear(inputs.shape[1], WIDTH)
@@ -50,7 +54,7 @@ def recall(data: RetrievalData, method: str, proxies: str, seed: int) -> float:
         torch.optim.AdamW(layer.parameters(), lr=config.network_learning_rate),
         PROXIES[proxies](loss_function),
     ]
-    for _ in range(EPOCHS):
+    for _ in range(epochs):
         for rows in torch.randperm(len(labels)).split(BATCH):
             for optimizer in optimizers:
                 optimizer.zero_grad()
@@ -62,19 +66,25 @@ def recall(data: RetrievalData, method: str, proxies: str, seed: int) -> float:
     return retrieval_metrics(embeddings, data.test.labels)["precision_at_1"]
 
 
-def study(name: str) -> dict[str, dict[str, dict[str, list[float]]]]:
+def study(
+    name: str,
+    losses: Sequence[str] = LOSSES,
+    types: Sequence[str] = tuple(PROXIES),
+    epochs: int = EPOCHS,
+    share: float = 1.0,
+) -> dict[str, dict[str, dict[str, list[float]]]]:
     """Recall@1, and its difference to float32, of each loss and type: mean and standard error."""
     data = prepare(TrainingConfig(), load_data(name), torch.device("cpu")).data
     found: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for method in LOSSES:
-        values: dict[str, dict[int, float]] = {}
-        for proxies in PROXIES:
-            values[proxies] = {seed: recall(data, method, proxies, seed) for seed in range(SEEDS)}
-            print(name, method, proxies, *(f"{value:.4f}" for value in values[proxies].values()), flush=True)
+    for method in losses:
+        values: dict[str, list[float]] = {}
+        for proxies in types:
+            values[proxies] = [recall(data, method, proxies, seed, epochs, share) for seed in range(SEEDS)]
+            print(name, method, proxies, *(f"{value:.4f}" for value in values[proxies]), flush=True)
         found[METHODS[method].title] = {
             proxies: {
-                "Recall@1": _summary(list(of.values())),
-                "difference": _summary([of[s] - values["float32"][s] for s in of]),
+                "Recall@1": _summary(of),
+                "difference": _summary([a - b for a, b in zip(of, values["float32"], strict=True)]),
             }
             for proxies, of in values.items()
         }
@@ -88,11 +98,21 @@ def _summary(values: list[float]) -> list[float]:
 
 def main() -> None:
     """Train all, and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", nargs="*", default=["hanzi-small"], help="as for robustdml train")
+    parser.add_argument("--losses", nargs="+", choices=LOSSES, default=LOSSES)
+    parser.add_argument("--types", nargs="+", choices=PROXIES, default=tuple(PROXIES), help="float32 is the first")
+    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--share", type=float, default=1.0, help="as --negative-share")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     content = json.loads(RESULT.read_text()) if RESULT.exists() else {"results": {}}
-    settings = {"epochs": EPOCHS, "seeds": SEEDS, "batch": BATCH, "embedding size": WIDTH, "learning rate": RATE}
-    for name in sys.argv[1:] or ["hanzi-small"]:
-        content["results"][name] = study(name)
+    settings = {"seeds": SEEDS, "batch": BATCH, "embedding size": WIDTH, "learning rate": RATE}
+    for name in arguments.data:
+        found = study(name, arguments.losses, arguments.types, arguments.epochs, arguments.share)
+        content["results"][name] = content["results"].get(name, {}) | found
+        content["epochs"] = content.get("epochs", {}) | {name: arguments.epochs}
+        content["share of negatives"] = content.get("share of negatives", {}) | {name: arguments.share}
         whole = {"command": "python -m experiments.bench.bfloat16_proxies DATA", **settings, **content}
         write_text(RESULT, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
 
