@@ -4,6 +4,7 @@ Times the step of Proxy-Anchor with one lane and with two, and its calls alone, 
 memory with more lanes; and writes both into ``bench/results/many_cores.json``. Run it at rest.
 """
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def counted(shape: Shape, lanes: int) -> dict[str, int]:
 
 def main() -> None:
     """Replace all of the stored numbers but those that are assumed."""
+    argparse.ArgumentParser(description="Measure and count what the prediction for many cores takes.").parse_args()
     assumed = json.loads(STORED.read_text())["assumed"]
     content = {"assumed": assumed, **measured(SMALL), "steps": [counted(SMALL, lanes) for lanes in LANES]}
     STORED.write_text(json.dumps(content, indent=2) + "\n")

@@ -70,13 +70,6 @@ def test_onnx_has_no_layer_either(kept, tmp_path):
     np.testing.assert_allclose(found, unit_length(torch.from_numpy(kept[2].test.inputs)), rtol=3e-7)
 
 
-def test_a_model_file_without_the_name_of_its_layer_has_one(feature_run, tmp_path):
-    content = torch.load(feature_run[1] / "model.pt", weights_only=True)
-    del content["layer"]
-    torch.save(content, tmp_path / "model.pt")
-    assert load_embedder(tmp_path / "model.pt").card == feature_run[0].model.card
-
-
 def test_resume_keeps_the_features_and_what_is_told(kept, tmp_path):
     config = TrainingConfig(epochs=1)
     first = train(config, kept[2], out=tmp_path, device="cpu")
