@@ -236,6 +236,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "negatives": lambda: study("negatives", "glyphs-large", "MAP@R"),
     "negatives-hanzi-small": lambda: study("negatives", "hanzi-small", "MAP@R"),
     "negatives-hanzi": lambda: study("negatives", "hanzi", "MAP@R"),
+    "contrastive-hanzi-small": lambda: study("contrastive", "hanzi-small", "MAP@R"),
+    "contrastive-glosses": lambda: study("contrastive", "glosses", "MAP@R"),
     "audit": audit,
     "audit-kinds": audit_kinds,
     "audit-training": audit_training,
