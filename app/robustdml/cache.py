@@ -115,7 +115,7 @@ def in_full(path: Path) -> Iterator[BinaryIO]:
 
 
 def begun_file(path: Path) -> Path:
-    """What `in_full` writes until the file is whole."""
+    """The file that `in_full` writes to; it is renamed once it is whole."""
     return path.with_name(f".{path.name}.begun")
 
 

@@ -1,4 +1,4 @@
-"""What an audit brings to training: as is, robust as is, and after an audit in two ways.
+"""What an audit brings to training: labels as given, and labels dropped or corrected by an audit, for two methods.
 
     python -m experiments.bench.audit_training --data glyphs --seeds 3 --out out/audit-training
 

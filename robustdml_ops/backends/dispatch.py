@@ -43,7 +43,7 @@ PREFERENCE: dict[str, tuple[str, ...]] = {"cpu": ("native", "eager")}
 
 
 def has_no_values(tensor: Tensor) -> bool:
-    """Whether the values of ``tensor`` can't be read, in FakeTensorMode those of any: the registered ops serve it."""
+    """Whether ``tensor`` has no values to read, as while a graph is made: then ops are called by their registration."""
     if torch.compiler.is_compiling() or tensor.is_meta or isinstance(tensor, FakeTensor):
         return True
     return torch._C._get_dispatch_mode(_FAKE) is not None
@@ -55,7 +55,7 @@ def in_eager_mode(tensor: Tensor) -> bool:
 
 
 def in_registry(tensor: Tensor) -> bool:
-    """Whether an op that is no autograd function goes by its registered form: that knows ``torch.func``, too."""
+    """Whether an op without an autograd function is called by its registration, which ``torch.func`` can transform."""
     return has_no_values(tensor) or torch._C._are_functorch_transforms_active()
 
 

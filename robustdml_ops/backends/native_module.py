@@ -129,7 +129,7 @@ def dotted(number: int) -> str:
 
 
 def lanes_serve(proxies: Tensor, X: torch.dtype, compute: torch.dtype) -> bool:
-    """Whether lanes multiply such proxies: on the CPU, in a layout that BLAS reads, beside X in the compute type."""
+    """Whether lanes can multiply the proxies: on the CPU, in a layout that BLAS reads, with X of the compute type."""
     if proxies.device.type != "cpu" or compute != X or matrix_product(compute) == 0:
         return False
     if proxies.dtype != compute and (proxies.dtype, compute) != (torch.bfloat16, torch.float32):
@@ -215,7 +215,7 @@ def _symbol(name: str) -> int:
 
 
 def _multiplies(address: int, dtype: torch.dtype) -> bool:
-    """Whether the function at ``address`` gives the product of two small matrices, by rows and by columns."""
+    """Whether the function at ``address`` multiplies two small matrices rightly, one by rows, one by columns."""
     A, B = torch.arange(6, dtype=dtype).view(2, 3), torch.arange(12, dtype=dtype).view(4, 3).t()
     C = torch.full((2, 4), torch.nan, dtype=dtype)
     multiply = getattr(library, f"multiply_{SUFFIX[dtype]}")

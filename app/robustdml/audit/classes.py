@@ -105,7 +105,7 @@ def _mixing(X: Tensor, labels: NDArray[np.int64], num_classes: int) -> list[tupl
 
 
 def _told_apart(features: NDArray[np.generic], first: Rows, second: Rows) -> bool:
-    """Whether a logistic regression of the other folds tells the samples of two classes apart."""
+    """Whether a logistic regression, each sample left out of its training, tells two classes apart."""
     some = [rows[:: -(-len(rows) // MOST_SEEN)] for rows in (first, second)]
     X = unit_rows(features, np.concatenate(some))
     X = X - X.mean(0)
