@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -130,6 +131,13 @@ bool multiplies_bfloat16() {
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 }
 
+// With Intel's AVX512-BF16 a product takes twice the time of one in float32.
+bool bfloat16_is_faster() {
+    unsigned a, b, c, d = 0;
+    const bool has_amx = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1);  // AMX-BF16
+    return __builtin_cpu_is("amd") || has_amx;
+}
+
 #else
 
 namespace {
@@ -143,6 +151,10 @@ void turn(const LeftFactor&, std::int64_t, const RightFactor&) {}
 }  // namespace
 
 bool multiplies_bfloat16() {
+    return false;
+}
+
+bool bfloat16_is_faster() {
     return false;
 }
 

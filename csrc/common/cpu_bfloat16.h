@@ -27,8 +27,9 @@ inline std::int64_t whole_steps(std::int64_t rows) {
     return (rows + kRowStep - 1) / kRowStep * kRowStep;
 }
 
-// Whether this processor multiplies bfloat16.
+// Whether this processor multiplies bfloat16, and whether faster than float32.
 bool multiplies_bfloat16();
+bool bfloat16_is_faster();
 
 // Memory on lines of the cache, without values.
 template <class T>

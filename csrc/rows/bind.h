@@ -73,6 +73,7 @@ inline void bind_cuda_rows(py::module_& m) {
 
 inline void bind_rows(py::module_& m) {
     define(m, "multiplies_bfloat16", cpu::multiplies_bfloat16);
+    define(m, "bfloat16_is_faster", cpu::bfloat16_is_faster);
     define(m, "bfloat16_products", cpu::bfloat16_products, "brgemm", "brgemm_release", "X", "V", "dS", "B",
            "D", "rows", "S", "dX", "dV");
     define(m, "sort_labels", cpu::sort_labels, "labels", "count", "sorted", "order");

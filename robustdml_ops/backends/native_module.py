@@ -199,6 +199,12 @@ def bfloat16_product() -> tuple[int, int]:
 
 
 @cache
+def bfloat16_pays() -> bool:
+    """Whether lanes multiply bfloat16: faster than float32, on AMD's processors and those with AMX."""
+    return bfloat16_product() != (0, 0) and library.bfloat16_is_faster()
+
+
+@cache
 def set_threads() -> int:
     """Address of MKL's function for the threads of one thread's products; 0 where PyTorch multiplies with another."""
     return _symbol("MKL_Set_Num_Threads_Local")

@@ -15,7 +15,7 @@ import torch
 
 import robustdml_ops
 from robustdml_ops.backends import native_module, trust
-from robustdml_ops.backends.native_module import bfloat16_product
+from robustdml_ops.backends.native_module import bfloat16_pays
 
 # Optional packages, and NumPy.
 _PACKAGES = ("numpy", "triton", "pytorch-metric-learning")
@@ -114,7 +114,7 @@ def native() -> Finding:
         )
     library = native_module.library
     architectures = getattr(library, "cuda_architectures", None)
-    half = bfloat16_product() != (0, 0)
+    half = bfloat16_pays()
     facts = {"built": True, "cuda_architectures": architectures, "bfloat16": half, "file": library.__file__}
     if architectures is None:
         facts["cuda_left_out"] = library.cuda_left_out

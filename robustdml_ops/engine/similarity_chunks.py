@@ -269,7 +269,7 @@ class Similarities:
         """The fields of a ``Sweep`` by lanes; ``per_row``: more elements that a row brings into the cache."""
         dP, update = self.dP, self.update
         fields = module.product_fields(self.X, self.proxies, self.count, self.normalize, per_row, self.together)
-        half = self.operand == torch.bfloat16 and not by_columns(self.proxies)
+        half = self.operand == torch.bfloat16 and not by_columns(self.proxies) and module.bfloat16_pays()
         brgemm, release = module.bfloat16_product() if half and torch.backends.mkldnn.enabled else (0, 0)
         return {
             **fields,

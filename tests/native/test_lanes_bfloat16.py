@@ -37,6 +37,12 @@ CASES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def pays(monkeypatch):
+    """On a processor that multiplies float32 faster, too."""
+    monkeypatch.setattr(native_module, "bfloat16_pays", lambda: True)
+
+
 @pytest.fixture(params=CASES)
 def case(request):
     """A loss, its inputs in values that bfloat16 has, and the targets."""
@@ -96,6 +102,12 @@ def test_float32_where_onednn_is_off(case):
         assert all(map(torch.equal, step(case, F32, F32, autocast=True), of_float32))
     loss = case[0]
     loss.proxies = torch.nn.Parameter(loss.proxies.detach().t().contiguous().t())
+    assert all(map(torch.equal, step(case, F32, F32, autocast=True), step(case, F32, F32)))
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_float32_where_it_is_faster(case, monkeypatch):
+    monkeypatch.setattr(native_module, "bfloat16_pays", lambda: False)
     assert all(map(torch.equal, step(case, F32, F32, autocast=True), step(case, F32, F32)))
 
 
