@@ -2,6 +2,7 @@ import contextlib
 import io
 import signal
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import settings
 from PIL import Image
 
 from app.tests.browser import browser
+from robustdml.audit_report.findings import Finding
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
@@ -17,35 +19,15 @@ from robustdml.methods import METHODS
 from robustdml.noise import with_wrong_labels
 from robustdml.progress import Recorder
 from robustdml.train import train
+from tests.nightly import nightly_but
 
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
 
-# A method of each kind: a robust one, proxies, pairs, confidences.
-_ALWAYS = (
-    "robust",
-    "proxy-anchor",
-    "smooth-proxy-anchor",
-    "adaptive-proxy-anchor",
-    "multi-similarity",
-    "procsim",
-    "bspml",
-)
-
-
-def pytest_collection_modifyitems(items):
-    """Tests of every method run on some of them by day, and on all at night."""
-    for item in items:
-        method = getattr(item, "callspec", None) and item.callspec.params.get("method")
-        if method in METHODS and method not in _ALWAYS and item.originalname in _OF_EVERY_METHOD:
-            item.add_marker(pytest.mark.nightly)
-
-
-_OF_EVERY_METHOD = (
-    "test_learns",
-    "test_bfloat16_is_close",
-    "test_a_resumed_run_equals_an_unbroken_one_bit_for_bit",
-    "test_every_method_comes_back_from_its_file_as_it_was",
+# By day a method of each kind: a robust one, proxies, pairs, confidences.
+EVERY_METHOD = nightly_but(
+    ("robust", "proxy-anchor", "smooth-proxy-anchor", "adaptive-proxy-anchor", "multi-similarity", "procsim", "bspml"),
+    METHODS,
 )
 
 
@@ -180,7 +162,7 @@ def trained(tmp_path_factory, cache_of_the_session):
 
 
 @pytest.fixture
-def model_of_images(trained):
+def image_model(trained):
     """The folder of a run on photographs of `SIZE` pixels."""
     return trained[0] / "images"
 
@@ -191,6 +173,11 @@ def refused(capsys, *arguments):
         sys.exit(main([str(one) for one in arguments]))
     assert end.value.code == 2
     return capsys.readouterr().err
+
+
+def finding(sample, label="x", **changes):
+    """What an audit found of a sample: that its label is right, but for changes."""
+    return replace(Finding(str(sample), label, 0.9, label, 0.9, "right", -1), **changes)
 
 
 def settings_of(folder):

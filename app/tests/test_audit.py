@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.tests.conftest import refused, save_photos
+from app.tests.conftest import finding, refused, save_photos
 from robustdml.audit.classes import doubt_classes
 from robustdml.audit_report.copies import find_copies
 from robustdml.audit_report.decisions import Decisions, clean_labels, read_decisions
@@ -45,16 +45,20 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 
 
 def test_classes_too_small_to_judge_are_no_suspects(tmp_path, capsys):
-    """A shop has thousands: there is something to decide only where another class fits better."""
+    """A shop has thousands: there is something to decide only where another class fits better. Nothing is trained."""
     random = np.random.default_rng(0)
     labels = np.repeat(np.arange(6), (20, 20, 20, 1, 2, 1))
     means = 3 * np.eye(6, 12)
     X = (means[labels] + 0.2 * random.normal(size=(64, 12))).astype(np.float32)
-    np.savez(tmp_path / "shop.npz", features=X, labels=labels)
+    np.savez(tmp_path / "shop.npz", features=X, labels=np.where(np.arange(64) == 7, 2, labels))
     assert audit(tmp_path / "shop.npz", tmp_path / "out", "--as-they-are") == 0
+    assert not (tmp_path / "out" / "run-0").exists()
+    with np.load(tmp_path / "out" / "features.npz") as stored:
+        assert stored["features"].shape == (64, 12)
     assert re.search(r"in classes of fewer than 3, not judged\W+4\b", capsys.readouterr().out)
     rows = rows_of(tmp_path / "out" / "labels.csv")
     assert {row["verdict"] for row in rows[60:]} == {"not sure"}
+    assert [row["sample"] for row in rows[:60] if row["verdict"] != "right"] == ["7"]
     page = (tmp_path / "out" / "audit.html").read_text()
     assert "Classes of fewer than 3 samples" in page
     suspects = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])["suspects"]
@@ -132,18 +136,19 @@ def photographs(tmp_path):
     return images
 
 
-def colours_module(folder: Path) -> None:
-    (folder / "colours.py").write_text(
-        "import torch\nfrom torch import nn\n\n\nclass Colours(nn.Module):\n    def forward(self, x):\n"
-        "        return x.mean((2, 3)) - 0.3\n\n\ndef make():\n    return Colours()\n"
+@pytest.fixture
+def colours(tmp_path):
+    """Options of a backbone of one's own, in the current folder."""
+    (tmp_path / "colours.py").write_text(
+        "import torch\n\n\nclass Colours(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return x.mean((2, 3)) - 0.3\n"
     )
+    return "--epochs", "1", "--image-size", "24", "--backbone", "colours:Colours"
 
 
-def test_folder_of_images(photographs, tmp_path, monkeypatch, capsys):
-    colours_module(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+def test_folder_of_images(photographs, colours, tmp_path, capsys):
     out = tmp_path / "out"
-    assert audit(photographs, out, "--epochs", "1", "--image-size", "24", "--backbone", "colours:make") == 0
+    assert audit(photographs, out, *colours) == 0
     assert "broken.jpg" in capsys.readouterr().err
     found = {Path(row["sample"]).name: row for row in rows_of(out / "labels.csv") if row["verdict"] != "right"}
     assert found["from-0.png"]["proposed"] == "class 0"
@@ -155,34 +160,26 @@ def test_folder_of_images(photographs, tmp_path, monkeypatch, capsys):
     assert "is there already" in refused(capsys, "apply", str(out / "labels.csv"), "--to", str(clean))
 
 
-def test_a_list_of_images_in_parquet(photographs, tmp_path, monkeypatch, capsys):
+def test_a_list_of_images_in_parquet(photographs, colours, tmp_path, capsys):
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: the extra lists has it")
     import pyarrow.parquet as parquet
 
-    colours_module(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
     lines = [
         (str(file.relative_to(tmp_path)), index % 2) for index, file in enumerate(sorted(photographs.rglob("*.png")))
     ]
     lines += [("images/class 0/0.png", None), ("images/missing.png", 1)]
     files, labels = zip(*lines, strict=True)
     parquet.write_table(pyarrow.table({"path": files, "label": labels}), tmp_path / "list.parquet")
-    options = ("--epochs", "1", "--image-size", "24", "--backbone", "colours:make")
-    assert audit(tmp_path / "list.parquet", tmp_path / "out", *options) == 0
+    assert audit(tmp_path / "list.parquet", tmp_path / "out", *colours) == 0
     said = capsys.readouterr().err
     assert "left out 2" in said and "no label" in said and "missing.png" in said
     found = rows_of(tmp_path / "out" / "labels.csv")
     assert len(found) == 48 and {row["label"] for row in found} == {"0", "1"}
 
 
-def _written(file: Path, text: str) -> Path:
-    file.write_text(text)
-    return file
-
-
 def test_what_becomes_of_a_label():
     findings = [
-        Finding("a", "x", 0.9, "x", 0.9, "right", -1),
+        finding("a"),
         Finding("b", "x", 0.5, "y", 0.5, "not sure", -1),
         Finding("c", "x", 0.02, "y", 0.97, "wrong", -1),
         Finding("d", "x", 0.2, "y", 0.6, "wrong", -1),
@@ -194,14 +191,8 @@ def test_what_becomes_of_a_label():
 
     assert kept("drop") == {"a": "x", "b": "x"}
     assert kept("correct") == {"a": "x", "b": "x", "c": "y"}
-    decided = {
-        "a": ("drop", ""),
-        "b": ("relabel", "y"),
-        "c": ("no class", ""),
-        "d": ("right", ""),
-        "e": ("relabel", "z"),
-    }
-    assert kept("drop", decisions=Decisions(decided)) == {"b": "y", "d": "x", "e": "z"}
+    decided = {"a": ("drop", ""), "b": ("relabel", "y"), "c": ("no class", ""), "d": ("right", "")}
+    assert kept("drop", decisions=Decisions(decided | {"e": ("relabel", "z")})) == {"b": "y", "d": "x", "e": "z"}
     with pytest.raises(UsageError, match="confidence=2"):
         kept("drop", 2)
     with pytest.raises(UsageError, match="use of labels 'weigh'"):
@@ -210,15 +201,15 @@ def test_what_becomes_of_a_label():
 
 def decide(tmp_path, findings, *lines):
     """Decisions from the lines of a file."""
-    rows = "".join(f"{line}\n" for line in ("sample,class,decision,label", *lines))
-    decisions = read_decisions(_written(tmp_path / "decisions.csv", rows), findings)
+    (tmp_path / "decisions.csv").write_text("\n".join(("sample,class,decision,label", *lines, "")))
+    decisions = read_decisions(tmp_path / "decisions.csv", findings)
     return {one.sample: one.label for one in clean_labels(findings, "drop", decisions=decisions).values()}
 
 
 def test_classes_are_merged_and_split(tmp_path):
     """x is two, of which the second half becomes a class; y and z are one, and so are z and w."""
-    findings = [Finding(f"x{half}", "x", 0.9, "x", 0.9, "right", -1, "", half) for half in (1, 2)]
-    findings += [Finding(name, name, 0.9, name, 0.9, "right", -1) for name in ("y", "z", "w", "x (2)")]
+    findings = [finding(f"x{half}", half=half) for half in (1, 2)]
+    findings += [finding(name, name) for name in ("y", "z", "w", "x (2)")]
     findings += [Finding("moved", "y", 0.1, "x", 0.9, "wrong", -1, "", 2), findings[0]]
     findings[-1] = Finding("from x", "x", 0.5, "y", 0.5, "not sure", -1, "", 1)
     merged = decide(tmp_path, findings, ",z,merge,y", ",w,merge,z", ",y,merge,w")
@@ -239,9 +230,8 @@ def test_classes_are_merged_and_split(tmp_path):
     ],
 )
 def test_decisions_that_are_none(tmp_path, line, words):
-    findings = [Finding("a", "x", 0.9, "x", 0.9, "right", -1)]
     with pytest.raises(UsageError, match=re.escape(words)):
-        decide(tmp_path, findings, line)
+        decide(tmp_path, [finding("a")], line)
 
 
 def test_classes_in_doubt():
@@ -280,14 +270,6 @@ def test_labels_that_are_no_findings(tmp_path):
         (head + "a,x,1,x,1,right,,../up,\n", "line 2: part '../up'; expected train or test"),
         ("a\n", "no column"),
     ):
+        (tmp_path / "labels.csv").write_text(text)
         with pytest.raises(UsageError, match=words):
-            read_findings(_written(tmp_path / "labels.csv", text))
-
-
-def test_features_as_they_are(features, tmp_path):
-    assert audit(features, tmp_path / "out", "--as-they-are") == 0
-    assert not (tmp_path / "out" / "run-0").exists()
-    wrong = [row["sample"] for row in rows_of(tmp_path / "out" / "labels.csv") if row["verdict"] != "right"]
-    assert wrong == ["3", "40", "70"]
-    with np.load(tmp_path / "out" / "features.npz") as stored:
-        assert stored["features"].shape == (119, 12)
+            read_findings(tmp_path / "labels.csv")

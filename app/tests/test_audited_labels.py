@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import check_resume, refused, save_photos
+from app.tests.conftest import check_resume, finding, refused, save_photos
 from robustdml.audit_report.findings import Finding, read_findings, write_findings
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
@@ -124,10 +124,7 @@ def test_folder_of_images_of_which_some_classes_are_tested_on(tmp_path, capsys):
     save_photos(tmp_path / "images", classes=4, images=6, size=(8, 8))
     data = load_data(str(tmp_path / "images"), image_size=32)
     mine, other = data.train.class_names[0], data.test.class_names[0]
-    findings = [
-        Finding(str(file), file.parent.name, 0.9, file.parent.name, 0.9, "right", -1)
-        for file in sorted((tmp_path / "images").rglob("*.png"))
-    ]
+    findings = [finding(file, file.parent.name) for file in sorted((tmp_path / "images").rglob("*.png"))]
     place = next(row for row, one in enumerate(findings) if one.label == mine)
     findings[place] = replace(findings[place], proposed=other, proposed_probability=0.99, verdict="wrong")
     write_findings(tmp_path / "labels.csv", findings)

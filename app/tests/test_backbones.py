@@ -3,6 +3,7 @@
 import math
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from app.tests.conftest import check_resume
 from robustdml import load_embedder
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
-from robustdml.data import RetrievalData, Split, load_data
+from robustdml.data import load_data
 from robustdml.data.images import to_square
 from robustdml.errors import UsageError
 from robustdml.networks.backbones.choice import default_image_size, import_backbone, load_backbone
@@ -27,15 +28,18 @@ FAST = TrainingConfig(method="contrastive", epochs=1, batch_size=8, embedding_si
 
 # A timm of two networks, for the calls that are made of it; the real one needs a torchvision built for this PyTorch.
 FAKE_TIMM = """
+import sys
+from types import SimpleNamespace
+
 import torch
 from torch import nn
 
-MEANS = {"plain": (0.5, 0.25, 0.125), "wide": (0.0, 0.0, 0.0)}
+KINDS = {"plain": (40, (0.5, 0.25, 0.125)), "wide": (48, (0.0, 0.0, 0.0))}  # size of images, means
 
 class Net(nn.Module):
-    def __init__(self, name, num_classes, size):
+    def __init__(self, name, num_classes):
         super().__init__()
-        self.name, self.size = name, size
+        self.size, self.means = KINDS[name]
         self.conv = nn.Conv2d(3, 12, 3)
         self.fc = nn.Linear(12, num_classes) if num_classes else nn.Identity()
 
@@ -44,12 +48,10 @@ class Net(nn.Module):
         return self.fc(self.conv(images).mean((2, 3)))
 
 def is_model(name):
-    return name.partition(".")[0] in MEANS
+    return name.partition(".")[0] in KINDS
 
 def list_models(pattern):
-    return [name for name in MEANS if pattern.strip("*") in name]
-
-SIZES = {"plain": 40, "wide": 48}
+    return [name for name in KINDS if pattern.strip("*") in name]
 
 def split(name):
     name, _, tag = name.partition(".")
@@ -57,42 +59,36 @@ def split(name):
         raise RuntimeError(f"Invalid pretrained tag ({tag}) for {name}.")
     return name
 
-class Cfg:
-    def __init__(self, name):
-        self.name = name
-
-    def to_dict(self):
-        source = {"hf_hub_id": f"timm/{self.name}.tag", "url": f"https://example.org/{self.name}-1234.pth"}
-        return source | {"input_size": (3, SIZES[self.name], SIZES[self.name])}
-
 def get_pretrained_cfg(name):
-    return None if name == "wide" else Cfg(split(name))
+    if name == "wide":
+        return None
+    name = split(name)
+    source = {"hf_hub_id": f"timm/{name}.tag", "url": f"https://example.org/{name}-1234.pth"}
+    return SimpleNamespace(to_dict=lambda: {**source, "input_size": (3, KINDS[name][0], KINDS[name][0])})
 
 def create_model(name, pretrained=False, num_classes=1000, pretrained_cfg_overlay=None):
-    name = split(name)
-    net = Net(name, num_classes, SIZES[name])
+    net = Net(split(name), num_classes)
     if pretrained:  # as timm does it: not strict where the classifier is another
         net.load_state_dict(torch.load(pretrained_cfg_overlay["file"], weights_only=True), strict=num_classes == 1000)
     return net
-"""
-FAKE_TIMM_DATA = """
-from timm import MEANS
+
 def resolve_model_data_config(net):
-    return {"input_size": (3, net.size, net.size), "mean": MEANS[net.name], "std": (0.5, 0.5, 2.0)}
+    return {"input_size": (3, net.size, net.size), "mean": net.means, "std": (0.5, 0.5, 2.0)}
+
+sys.modules["timm.data"] = SimpleNamespace(resolve_model_data_config=resolve_model_data_config)
 """
 
 
 @pytest.fixture
 def timm(tmp_path, monkeypatch):
-    folder = tmp_path / "site" / "timm"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").write_text(FAKE_TIMM)
-    (folder / "data.py").write_text(FAKE_TIMM_DATA)
+    file = tmp_path / "site" / "timm.py"
+    file.parent.mkdir()
+    file.write_text(FAKE_TIMM)
     monkeypatch.syspath_prepend(tmp_path / "site")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     import timm
 
-    assert timm.__file__ == str(folder / "__init__.py")
+    assert timm.__file__ == str(file)
     yield timm
     for name in ("timm", "timm.data"):
         sys.modules.pop(name, None)
@@ -107,33 +103,8 @@ def weights(timm, tmp_path):
 
 
 @pytest.fixture
-def photos(tmp_path, monkeypatch):
-    """Four classes of six crops each of the two photographs that come with scikit-learn, mirrored and not."""
-    random = np.random.default_rng(0)
-    for label in range(4):
-        folder = tmp_path / "photos" / f"class {label}"
-        folder.mkdir(parents=True)
-        whole = load_sample_images().images[label // 2][:, :: 1 - 2 * (label % 2)]
-        for number in range(6):
-            top, left = random.integers(0, 200), random.integers(0, 400)
-            Image.fromarray(np.ascontiguousarray(whole[top : top + 220, left : left + 220])).save(
-                folder / f"{number}.jpg"
-            )
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "photos"
-
-
-@pytest.fixture
-def colours():
-    """Colour images as a split of arrays, which `tiny_images` has in grey."""
-
-    def split(samples, classes, seed):
-        random = np.random.default_rng(seed)
-        labels = np.arange(samples) % classes
-        pixels = random.integers(0, 256, (classes, 3, 40, 40))[labels] + random.integers(-9, 9, (samples, 3, 40, 40))
-        return Split(pixels.clip(0, 255).astype(np.uint8), labels, tuple(map(str, range(classes))))
-
-    return RetrievalData("colours", split(24, 4, 0), split(18, 3, 1))
+def colours(photos):
+    return load_data(str(photos), image_size=40)
 
 
 @pytest.mark.nightly
@@ -176,7 +147,8 @@ def test_finetuning_trains_all_of_it_and_resumes_bit_for_bit(photos, tmp_path):
         assert torch.equal(value, again[name]), name
     moved = [name for name in start if name.endswith("weight") and not torch.equal(start[name], state[name])]
     assert len(moved) == len([name for name in start if name.endswith("weight")])
-    assert torch.equal(load_embedder(tmp_path / "run").embed(data.test.inputs), result.model.embed(data.test.inputs))
+    pixels = data.test.inputs[:]
+    assert torch.equal(load_embedder(tmp_path / "run").embed(pixels), result.model.embed(pixels))
     rounded = train(replace(config, amp="bf16"), data, device="cpu")
     assert rounded.history[0]["loss"] == pytest.approx(result.history[0]["loss"], rel=0.1)
     plain = train(replace(config, augment=False), data, device="cpu")
@@ -193,7 +165,7 @@ def test_without_the_extra_it_says_what_to_install(colours, monkeypatch):
             assert np.isfinite(result.summary["loss"])
 
 
-def test_weights_of_ones_own(colours, tmp_path):
+def test_weights_of_ones_own(tmp_path):
     from efficientnet_lite_pytorch import EfficientNet
 
     torch.manual_seed(9)
@@ -201,32 +173,16 @@ def test_weights_of_ones_own(colours, tmp_path):
     torch.save(other.state_dict(), tmp_path / "other.pth")
     backbone = load_backbone("efficientnet-lite0", 3, 40, weights=tmp_path / "other.pth")
     assert torch.equal(backbone.network.network._conv_head.weight, other._conv_head.weight)
-    torch.save({"x": torch.zeros(2)}, tmp_path / "strange.pth")
-    torch.save([1, 2], tmp_path / "list.pth")
-    (tmp_path / "text.pth").write_text("text")
-    for file, message in (
-        ("nowhere.pth", r"backbone weights .*nowhere\.pth: no such file"),
-        ("strange.pth", r"strange\.pth: not of this network; Missing key"),
-        ("list.pth", r"list\.pth: expected a state_dict"),
-        ("text.pth", r"text\.pth: not a readable file of weights"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            train(replace(FAST, backbone_weights=str(tmp_path / file)), colours, device="cpu")
-    with pytest.raises(UsageError, match="backbone untrained takes none; those that do"):
-        train(replace(FAST, backbone="untrained", finetune=True, backbone_weights="x.pth"), colours, device="cpu")
 
 
-def test_channels_and_sizes_that_do_not_fit(colours, tiny_images, weights):
+def test_channels_and_sizes_that_do_not_fit(photos, tiny_images, weights):
     grey = replace(tiny_images, name="grey")
     for name in ("", "efficientnet-lite0", "timm:plain"):
         with pytest.raises(UsageError, match="takes images of 3 channels, and these have 1"):
             train(replace(FAST, backbone=name), grey, device="cpu")
-    small = replace(colours, train=replace(colours.train, inputs=colours.train.inputs[:, :, :32, :32]))
     config = replace(FAST, backbone="timm:plain", backbone_weights=str(weights))
     with pytest.raises(UsageError, match=r"cannot take inputs of 3×32×32 \(Input height doesn't match model \(40\)\)"):
-        train(config, small, device="cpu")
-    with pytest.raises(UsageError, match="backbone 'resnet50': expected efficientnet-lite0, timm:NAME"):
-        train(replace(FAST, backbone="resnet50"), colours, device="cpu")
+        train(config, load_data(str(photos), image_size=32), device="cpu")
 
 
 def test_timm_by_name_with_a_file_of_weights(photos, timm, weights):
@@ -276,26 +232,36 @@ def test_the_image_size_is_that_of_the_network(timm):
     assert default_image_size("") == default_image_size("untrained") == 224
 
 
-def test_what_timm_has_not(timm, weights, tmp_path, monkeypatch):
-    with pytest.raises(UsageError, match="timm has no network 'plai'; it has plain"):
-        default_image_size("timm:plai")
-    with pytest.raises(UsageError, match=r"timm has no network ''; timm\.list_models\(\) lists them"):
-        default_image_size("timm:")
-    with pytest.raises(UsageError, match=r"timm cannot make it \(Invalid pretrained tag \(no\) for plain"):
-        default_image_size("timm:plain.no")
+@pytest.mark.parametrize(
+    ("name", "file", "message"),
+    [
+        ("resnet50", None, "backbone 'resnet50': expected efficientnet-lite0, timm:NAME"),
+        ("untrained", "text.pth", "backbone untrained takes none; those that do"),
+        ("efficientnet-lite0", "nowhere.pth", r"backbone weights nowhere\.pth: no such file"),
+        ("efficientnet-lite0", "strange.pth", r"strange\.pth: not of this network; Missing key"),
+        ("efficientnet-lite0", "list.pth", r"list\.pth: expected a state_dict"),
+        ("efficientnet-lite0", "text.pth", r"text\.pth: not a readable file of weights"),
+        ("timm:plai", "plain.pth", "timm has no network 'plai'; it has plain"),
+        ("timm:", "plain.pth", r"timm has no network ''; timm\.list_models\(\) lists them"),
+        ("timm:plain.no", None, r"timm cannot make it \(Invalid pretrained tag \(no\) for plain"),
+        ("timm:plain.no", "plain.pth", r"timm cannot make it \(Invalid pretrained tag \(no\) for plain"),
+        ("timm:plain", "nowhere.pth", r"nowhere\.pth: no such file"),
+        ("timm:plain", "strange.pth", "not a file of its weights; 2 of 2 tensors are not in it, the first is conv"),
+        ("timm:plain", "shape.pth", r"cannot make it \(Error.*size mismatch.*; its weights are from shape\.pth"),
+        ("timm:plain", "text.pth", r"text\.pth is not a file of its weights"),
+    ],
+)
+def test_what_no_backbone_is_made_of(weights, tmp_path, name, file, message):
+    """The current folder is that of the test."""
     torch.save({"x": torch.zeros(2)}, tmp_path / "strange.pth")
-    with pytest.raises(
-        UsageError, match=r"strange\.pth is not .* its weights; 2 of 2 tensors are not in it, the first is conv"
-    ):
-        load_backbone("timm:plain", 3, 40, weights=tmp_path / "strange.pth")
     torch.save({"conv.weight": torch.zeros(3)}, tmp_path / "shape.pth")
-    with pytest.raises(UsageError, match=r"timm cannot make it \(Error.*size mismatch.*; its weights are from .*shape"):
-        load_backbone("timm:plain", 3, 40, weights=tmp_path / "shape.pth")
+    torch.save([1, 2], tmp_path / "list.pth")
     (tmp_path / "text.pth").write_text("text")
-    with pytest.raises(UsageError, match=r"text\.pth is not a file of its weights"):
-        load_backbone("timm:plain", 3, 40, weights=tmp_path / "text.pth")
-    with pytest.raises(UsageError, match=r"nowhere\.pth: no such file"):
-        load_backbone("timm:plain", 3, 40, weights=tmp_path / "nowhere.pth")
+    with pytest.raises(UsageError, match=message):
+        load_backbone(name, 3, 40, weights=file and Path(file))
+
+
+def test_without_timm_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(UsageError, match="timm is not installed; `pip install timm`"):
         default_image_size("timm:resnet50")
@@ -339,7 +305,7 @@ def test_crops_are_for_training_alone():
 
 
 @pytest.mark.nightly
-def test_own_backbones(tmp_path, monkeypatch):
+def test_own_backbones(tmp_path):
     (tmp_path / "own_backbones.py").write_text(
         "from torch import nn\n"
         "def good():\n    return nn.Flatten()\n"
@@ -349,7 +315,6 @@ def test_own_backbones(tmp_path, monkeypatch):
         "number = 3\nmade = nn.Flatten()\n"
         "def fails():\n    raise TypeError('my own mistake')\n"
     )
-    monkeypatch.chdir(tmp_path)
     assert isinstance(import_backbone("own_backbones:good"), torch.nn.Flatten)
     for path, message in (
         ("own_backbones", "expected package.module:factory"),

@@ -1,17 +1,28 @@
-"""Files that are missing, full disks, files where folders should be: the path is named, and what was whole stays."""
+"""Full disks and other processes at the same files: the path is named, what was whole stays, and one writes at a time.
+
+Also what processes that were killed leave.
+"""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
+import time
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
 from app.tests.conftest import refused
-from robustdml.cache import cache_folder, write_whole
+from robustdml import cache, locks
+from robustdml.cache import cache_folder, make_once, read_array, write_text, write_whole
 from robustdml.cli import main
 from robustdml.errors import UsageError
+from robustdml.locks import FILE_NAME, in_turn, sole_use
+from robustdml.plain_files import save_plain
+from robustdml.train import train
 from tests.subprocesses import files_of_at_most
 
 
@@ -54,15 +65,11 @@ def test_readers_never_see_half_a_file(tmp_path):
     path = tmp_path / "file"
     contents = [bytes([letter]) * 200_000 for letter in b"ab"]
     write_whole(path, lambda file: file.write(contents[0]))
-    writers = [
-        threading.Thread(
-            target=lambda content=content: [write_whole(path, lambda f: f.write(content)) for _ in range(40)]
-        )
-        for content in contents
-    ]
+    write = lambda content: [write_whole(path, lambda f: f.write(content)) for _ in range(40)]  # noqa: E731
+    writers = [threading.Thread(target=write, args=(content,)) for content in contents]
     for writer in writers:
         writer.start()
-    seen = set()
+    seen = {path.read_bytes()}
     while any(writer.is_alive() for writer in writers):
         seen.add(path.read_bytes())
     assert seen <= set(contents)
@@ -73,19 +80,11 @@ def test_what_was_whole_stays_where_writing_fails(tmp_path):
     path = tmp_path / "weights.pt"
     path.write_bytes(b"whole")
 
-    class Full:
-        """A disk that is full after the first bytes, below torch's own writer."""
+    def fail(_):
+        raise OSError(28, "No space left on device")
 
-        def __init__(self, file):
-            self.file = file
-
-        def write(self, data):
-            raise OSError(28, "No space left on device")
-
-        def flush(self):
-            self.file.flush()
-
-    for write in (lambda file: torch.save({"x": torch.zeros(9)}, Full(file)), lambda file: Full(file).write(b"x")):
+    full = SimpleNamespace(write=fail, flush=lambda: None)  # a disk below torch's own writer
+    for write in (lambda _: torch.save({"x": torch.zeros(9)}, full), lambda _: full.write(b"x")):
         with pytest.raises(OSError, match="No space left on device") as raised:
             write_whole(path, write)
         assert raised.value.filename == str(path)
@@ -120,3 +119,163 @@ def test_a_reader_that_has_gone_is_no_error():
     done = subprocess.run([sys.executable, "-c", script], stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
     assert (done.returncode, done.stderr) == (141, "")
+
+
+needs_locks = pytest.mark.skipif(os.name == "nt", reason="there are no locks of that kind on Windows")
+
+
+def commands(clusters_file, out):
+    settings = ["--epochs", "1", "--method", "contrastive", "--device", "cpu"]
+    yield ["train", "--data", clusters_file, *settings, "--out", str(out)]
+    yield ["audit", clusters_file, "--as-they-are", "--out", str(out)]
+
+
+@needs_locks
+def test_two_runs_into_one_folder_are_refused(clusters_file, tmp_path, capsys):
+    out = tmp_path / "out"
+    with sole_use(out / FILE_NAME, out):
+        for command in commands(clusters_file, out):
+            assert main(command) == 2
+            told = capsys.readouterr().err.splitlines()[-1]
+            assert f"{out} is in use by process {os.getpid()} on " in told and "wait until that ends" in told
+        assert [entry.name for entry in out.iterdir()] == [FILE_NAME]
+    assert not out.exists()
+
+
+@needs_locks
+def test_of_many_at_once_one_has_the_lock(tmp_path):
+    inside, most = [], []
+
+    def enter():
+        for _ in range(40):
+            with in_turn(tmp_path / "lock"):
+                inside.append(1)
+                most.append(len(inside))
+                inside.pop()
+
+    run_together(enter, 6)
+    assert len(most) == 240 and set(most) == {1}
+    assert not list(tmp_path.iterdir())
+
+
+def run_together(function, count):
+    threads = [threading.Thread(target=function) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+@needs_locks
+def test_of_two_that_make_one_cache_one_makes_it(tmp_path):
+    path, made, seen = tmp_path / "deep" / "array.npy", [], []
+
+    def make():
+        made.append(1)
+        time.sleep(0.2)
+        write_whole(path, lambda file: np.save(file, np.arange(5)))
+
+    def use():
+        make_once(make, path)
+        seen.append(read_array(path).sum())
+
+    run_together(use, 4)
+    assert (len(made), seen) == (1, [10] * 4)
+    assert [entry.name for entry in path.parent.iterdir()] == ["array.npy"]
+
+
+def test_files_that_go_together_are_made_anew_where_one_is_missing(tmp_path):
+    files = [tmp_path / "images", tmp_path / "codes"]
+
+    def make():
+        for file in files:
+            write_text(file, "made")
+
+    make_once(make, *files)
+    files[0].unlink()
+    make_once(make, *files)
+    assert files[0].exists()
+
+
+@needs_locks
+def test_where_there_are_no_locks_all_goes_on(tmp_path, monkeypatch):
+    def no_locks(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(locks.fcntl, "flock", no_locks)
+    with sole_use(tmp_path / "a", tmp_path), sole_use(tmp_path / "a", tmp_path), in_turn(tmp_path / "b"):
+        write_text(tmp_path / "c", "text")
+    assert (tmp_path / "c").read_text() == "text"
+
+
+@needs_locks
+def test_what_a_killed_writer_left_is_taken_away_and_what_a_living_one_writes_is_not(tmp_path):
+    handle, killed = cache._new_file(tmp_path)
+    os.write(handle, b"half")
+    os.close(handle)
+    living, alive = cache._new_file(tmp_path)
+    other = tmp_path / f".abc.another-machine{cache.UNFINISHED}"
+    other.write_text("half")
+    write_text(tmp_path / "file", "whole")
+    assert not os.path.exists(killed) and os.path.exists(alive) and other.exists()
+    # Of another machine no lock may be seen from here: it goes when nobody has touched it for a day.
+    long_ago = time.time() - cache.GIVEN_UP - 1
+    os.utime(other, (long_ago, long_ago))
+    write_text(tmp_path / "file", "whole")
+    os.close(living)
+    assert not other.exists()
+
+
+def test_names_as_long_as_they_can_be(tmp_path):
+    write_text(tmp_path / ("n" * 255), "text")
+    assert [len(entry.name) for entry in tmp_path.iterdir()] == [255]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", None, b"not an array"])
+def test_a_damaged_file_of_the_cache_is_told(tmp_path, content):
+    path = tmp_path / "array.npy"
+    np.save(path, np.arange(1000))
+    path.write_bytes(path.read_bytes()[:900] if content is None else content)
+    for mode in (None, "r", "c"):
+        with pytest.raises(UsageError, match=r"array.npy: damaged \(.*\); delete it, and it is made again"):
+            read_array(path, mode)
+
+
+def test_a_run_killed_between_checkpoint_and_history_has_its_whole_history(clusters_file, tmp_path):
+    out = tmp_path / "out"
+    command = [*next(commands(clusters_file, out)), "--epochs", "2"]
+    assert main(command) == 0
+    history = out / "history.jsonl"
+    whole = history.read_text()
+    history.write_text(whole.splitlines(keepends=True)[0])
+    assert main([*command, "--resume"]) == 0
+    assert history.read_text() == whole
+
+
+def test_an_audit_killed_before_its_first_file_goes_on_and_its_lock_file_locks_nothing(clusters_file, tmp_path):
+    out = tmp_path / "out"
+    write_text(out / FILE_NAME, "process 1 on nowhere")
+    (out / ".half").write_text("{")
+    _, command = commands(clusters_file, out)
+    assert main(command) == 0
+    assert not (out / FILE_NAME).exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: [], "not a checkpoint of format"),
+        (lambda content: content | {"format": content["format"] - 1}, "not a checkpoint of format"),
+        (lambda content: {"format": content["format"]}, "parts missing"),
+        (lambda content: content | {"state": {}}, "not the state of this run"),
+        (lambda content: content | {"state": content["state"] | {"embedder": {}}}, "not the state of this run"),
+        (lambda content: content | {"state": content["state"] | {"rng": torch.zeros(2)}}, "not the state of this run"),
+    ],
+)
+def test_a_checkpoint_that_is_none_of_this_run(feature_run, clusters, tmp_path, change, words):
+    result, folder = feature_run
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    save_plain(tmp_path / "checkpoint.pt", change(content))
+    with pytest.raises(UsageError, match=words):
+        train(result.config, clusters, out=tmp_path, resume=True, device="cpu")

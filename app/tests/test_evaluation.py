@@ -112,17 +112,15 @@ def test_of_very_many_pairs_a_sample_says_the_same(monkeypatch):
     assert verify(torch.from_numpy(queries), np.arange(600)) is None
 
 
-def test_a_query_folder_searches_another(model_of_images, tmp_path, capsys):
+def test_a_query_folder_searches_another(image_model, tmp_path, capsys):
     photos = save_photos(tmp_path / "photos", classes=4, images=6, size=(30, 40), spread=90)
-    for part, numbers in (("query", (0, 1)), ("gallery", (1, 2, 3, 4))):
-        for label in range(3 + (part == "query")):
-            (tmp_path / part / f"class {label}").mkdir(parents=True)
-            for number in numbers:
-                (tmp_path / part / f"class {label}" / f"{number}.png").symlink_to(
-                    photos / f"class {label}/{number}.png"
-                )
+    for part, classes, numbers in (("query", range(4), (0, 1)), ("gallery", range(3), (1, 2, 3, 4))):
+        for folder in (f"class {label}" for label in classes):
+            (tmp_path / part / folder).mkdir(parents=True)
+            for name in (f"{number}.png" for number in numbers):
+                (tmp_path / part / folder / name).symlink_to(photos / folder / name)
     (tmp_path / "query" / "loose.png").symlink_to(photos / "class 0" / "0.png")
-    command = ["evaluate", str(model_of_images), "--data", str(tmp_path / "query"), "--device", "cpu"]
+    command = ["evaluate", str(image_model), "--data", str(tmp_path / "query"), "--device", "cpu"]
     command += ["--gallery", str(tmp_path / "gallery"), "--out", str(tmp_path / "out")]
     capsys.readouterr()
     assert main([*command, "--json"]) == 0
@@ -142,7 +140,6 @@ def test_a_query_folder_searches_another(model_of_images, tmp_path, capsys):
     assert "95 % interval over classes" in text and "best threshold" in text and "2 have no other sample" in text
 
 
-def test_images_that_are_in_both_are_told(model_of_images, tmp_path, capsys):
-    photos = str(save_photos(tmp_path / "photos", classes=2, images=2, size=(30, 40)))
-    assert main(["evaluate", str(model_of_images), "--data", photos, "--gallery", photos, "--device", "cpu"]) == 0
-    assert "4 images are in both, and find themselves" in capsys.readouterr().err
+def test_images_that_are_in_both_are_told(image_model, photos, capsys):
+    assert main(["evaluate", str(image_model), "--data", "photos", "--gallery", "photos", "--device", "cpu"]) == 0
+    assert "48 images are in both, and find themselves" in capsys.readouterr().err

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from app.tests.browser import needs_browser
-from robustdml.audit_report.findings import Finding, read_findings, write_findings
+from app.tests.conftest import finding
+from robustdml.audit_report.findings import read_findings, write_findings
 from robustdml.cli import main
 from robustdml.reports.html import policy
 
@@ -119,9 +120,7 @@ def test_decisions_find_their_samples_again(audited, tmp_path):
         kept = [row["path"] for row in csv.DictReader(file)]
     assert set(chosen) <= set(kept)
     # Where two names differ in such bytes alone, nobody knows which was meant.
-    write_findings(
-        tmp_path / "two.csv", [Finding(f"caf{byte}", "x", 1, "x", 1, "right", -1) for byte in "\udce8\udce9"]
-    )
+    write_findings(tmp_path / "two.csv", [finding(f"caf{byte}") for byte in "\udce8\udce9"])
     (tmp_path / "decisions.csv").write_text("sample,class,decision,label\ncaf\ufffd,,right,\n", encoding="utf-8")
     command[1] = str(tmp_path / "two.csv")
     assert main([*command, "--to", str(tmp_path / "again.csv")]) == 2

@@ -6,16 +6,18 @@ import os
 import random
 import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from app.tests.conftest import refused
+from app.tests.conftest import finding, refused
 from robustdml.__main__ import main as start
-from robustdml.audit_report.findings import Finding, read_findings, write_findings
+from robustdml.audit_report.findings import read_findings, write_findings
 from robustdml.audit_report.samples import read_samples
 from robustdml.cli import main
+from robustdml.commands import audit
 from robustdml.data import load_data
 from robustdml.data.folders import folder_images
 from robustdml.data.images import decode
@@ -32,18 +34,14 @@ def photograph(path, label=0, side=12):
     return path
 
 
-def test_images_that_unpack_to_more_than_memory_are_told(tmp_path):
-    path = tmp_path / "bomb.png"
+def test_images_that_are_not_opened(tmp_path):
+    """They unpack to more than memory, or start a program: Pillow gives PostScript to Ghostscript."""
+    path = tmp_path / "image.png"
     header = b"IHDR" + (60_000).to_bytes(4, "big") * 2 + bytes([1, 0, 0, 0, 0])
     parts = [header, b"IDAT", b"IEND"]
     chunks = (len(part[4:]).to_bytes(4, "big") + part + zipfile.crc32(part).to_bytes(4, "big") for part in parts)
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
     assert "decompression bomb" in decode(path, 8)
-
-
-def test_images_of_kinds_that_start_programs_are_not_opened(tmp_path):
-    """Pillow gives PostScript to Ghostscript, whatever the file is called."""
-    path = tmp_path / "image.png"
     path.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
     assert "cannot identify image file" in decode(path, 8)
 
@@ -52,10 +50,10 @@ def test_damaged_images_end_in_one_sentence(tmp_path):
     chance, path = random.Random(0), tmp_path / "damaged.png"
     pixels = np.random.default_rng(0).integers(0, 255, (20, 24, 3)).astype(np.uint8)
     whole = []
+    exif = Image.Exif()
+    exif[274] = 6
     for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP"):
         text = io.BytesIO()
-        exif = Image.Exif()
-        exif[274] = 6
         Image.fromarray(pixels).save(text, kind, exif=exif)
         whole.append(text.getvalue())
     told = 0
@@ -78,15 +76,10 @@ def test_what_is_called_an_image_and_is_none(tmp_path, kind, capsys):
     for label in range(3):
         photograph(tmp_path / "data" / f"class {label}" / "a.png", label)
     odd = tmp_path / "data" / "class 0" / "odd.png"
-    make = {
-        "pipe": lambda: os.mkfifo(odd),
-        "loop": lambda: odd.symlink_to(odd),
-        "gone": lambda: odd.symlink_to(tmp_path / "gone.png"),
-        "folder": odd.mkdir,
-        "empty": odd.touch,
-        "device": lambda: odd.symlink_to("/dev/zero"),
-    }
-    make[kind]()
+    if kind in ("pipe", "folder", "empty"):
+        {"pipe": os.mkfifo, "folder": os.mkdir, "empty": Path.touch}[kind](odd)
+    else:
+        odd.symlink_to({"loop": odd, "gone": tmp_path / "gone.png", "device": "/dev/zero"}[kind])
     taken = {file.name for file in folder_images(tmp_path / "data").files}
     assert taken == ({"a.png"} if kind in ("pipe", "folder") else {"a.png", "odd.png"})
     if len(taken) == 1:
@@ -123,8 +116,6 @@ ODD_NAMES = ("line\nbreak", "\x1b[2J\x07", "caf\udce9", "=cmd", "-rf", "a,b\"c'"
 
 @LINUX
 def test_names_from_folder_to_audit_to_clean_folder(tmp_path, monkeypatch, capsys):
-    from robustdml.commands import audit
-
     def features(samples, *_):
         pixels = np.asarray(samples.inputs, dtype=np.float32).reshape(len(samples.labels), -1)
         return [pixels / np.linalg.norm(pixels, axis=1, keepdims=True)] * 2
@@ -164,16 +155,13 @@ def test_a_run_on_names_that_are_not_utf_8(tmp_path, clusters, monkeypatch):
     assert load_embedder(out).card.trained_by["data"]["name"] == source.stem
 
 
-def listed(path, *rows):
-    with path.open("w", newline="", errors="surrogateescape") as file:
-        csv.writer(file).writerows([("path", "label"), *rows])
-    return path
-
-
-def test_lists_that_point_elsewhere(tmp_path, monkeypatch, capsys):
-    from robustdml.commands import audit
-
+@pytest.fixture
+def no_backbone(monkeypatch):
     monkeypatch.setattr(audit, "_features", lambda samples, *_: [np.eye(len(samples.labels), dtype=np.float32)] * 2)
+
+
+@pytest.mark.usefixtures("no_backbone")
+def test_lists_that_point_elsewhere(tmp_path, capsys):
     folder = tmp_path / "folder"
     for number in range(4):
         photograph(folder / f"{number}.png", number % 2)
@@ -181,15 +169,13 @@ def test_lists_that_point_elsewhere(tmp_path, monkeypatch, capsys):
     rows = [(f"{number}.png", f"{number % 2}") for number in range(4)]
     rows += [("../private.png", "1"), (str(tmp_path / "private.png"), "0"), ("~nobody-of-this-name/x.png", "1")]
     rows += [("a\0b.png", "1")] if sys.version_info >= (3, 11) else []
-    path = listed(folder / "list.csv", *rows)
+    path = folder / "list.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "label"), *rows])
     assert main(["audit", str(path), "--out", str(tmp_path / "out"), "--image-size", "8"]) == 0
     told = capsys.readouterr().err
     assert f"robustdml audit: 2 of {len(rows)} images lie outside of {folder}, the first is {folder}/../private" in told
     assert f"left out {len(rows) - 6}: " in told and "~nobody-of-this-name" in told
-
-
-def finding(sample, label="x"):
-    return Finding(str(sample), label, 0.9, label, 0.9, "right", -1)
 
 
 def test_nothing_but_images_is_copied_out_of_other_folders(tmp_path, capsys):
@@ -226,10 +212,8 @@ def test_no_image_takes_the_place_of_another(tmp_path):
     assert sorted(file.read_bytes() for file in clean) == sorted((tmp_path / name).read_bytes() for name in names)
 
 
-def test_an_audit_does_not_take_up_what_was_made_of_other_images(tmp_path, monkeypatch, capsys):
-    from robustdml.commands import audit
-
-    monkeypatch.setattr(audit, "_features", lambda samples, *_: [np.eye(len(samples.labels), dtype=np.float32)] * 2)
+@pytest.mark.usefixtures("no_backbone")
+def test_an_audit_does_not_take_up_what_was_made_of_other_images(tmp_path, capsys):
     for number in range(6):
         photograph(tmp_path / "data" / f"class {number % 2}" / f"{number}.png", number)
     command = ["audit", str(tmp_path / "data"), "--out", str(tmp_path / "out"), "--image-size", "8"]

@@ -1,17 +1,19 @@
-"""Photographs stay in their files: what is broken is found once, and features of the others are stored once."""
+"""Folders and lists of photographs, which stay in their files: what is broken is found once."""
 
+import csv
 import json
 import os
-import shutil
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 from app.tests.conftest import refused, save_photos
 from robustdml.cli import main
 from robustdml.data import image_files, images, load_data
+from robustdml.data.folders import read_list
 from robustdml.data.image_files import ImageFiles, batches_of, find_broken, rows_of
 from robustdml.data.images import decode
 from robustdml.errors import UsageError
@@ -20,33 +22,16 @@ from robustdml.networks.stored_features import map_features, store_split
 from robustdml.progress import silent
 
 CPU = torch.device("cpu")
-COUNT, SIDE = 2000, 32
+COUNT, SIDE = 200, 32
 
 
 @pytest.fixture
 def drawn(tmp_path):
-    """JPEG files of ten classes, of which two are broken."""
-    random = np.random.default_rng(0)
-    for label, colour in enumerate(random.integers(40, 200, (10, 3))):
-        (tmp_path / "drawn" / f"class {label}").mkdir(parents=True)
-        for number in range(label, COUNT, 10):
-            file = tmp_path / "drawn" / f"class {label}" / f"{number:04}.jpg"
-            if number >= 100:
-                shutil.copy(file.with_name(f"{number % 100:04}.jpg"), file)
-                continue
-            pixels = (random.normal(size=(48, 40, 3)) * 12 + colour).clip(0, 255).astype(np.uint8)
-            Image.fromarray(pixels).save(file)
-    return tmp_path / "drawn"
-
-
-def break_two(drawn):
-    half = drawn / "class 3" / "0013.jpg"
-    half.write_bytes(half.read_bytes()[:400])
-    (drawn / "class 4" / "0004.jpg").write_text("no image")
+    return save_photos(tmp_path / "drawn", 10, COUNT // 10, (48, 40))
 
 
 def test_indexing_decodes_what_is_asked_for(drawn):
-    files = sorted(drawn.rglob("*.jpg"))[:100]
+    files = sorted(drawn.rglob("*.png"))[:100]
     inputs = ImageFiles(files, SIDE)
     expected = np.stack([decode(file, SIDE) for file in files])
     assert inputs.shape == expected.shape and inputs.dtype == expected.dtype and len(inputs) == 100
@@ -73,48 +58,39 @@ def test_large_jpeg_files_unpack_smaller_and_look_the_same(tmp_path):
 
 
 def test_a_check_goes_on_and_is_made_once(drawn, own_cache, monkeypatch):
-    break_two(drawn)
-    files, reports = sorted(drawn.rglob("*.jpg")), []
-    monkeypatch.setattr(image_files, "_BLOCK", 300)
+    half = drawn / "class 3" / "13.png"
+    half.write_bytes(half.read_bytes()[:400])
+    (drawn / "class 4" / "4.png").write_text("no image")
+    files = sorted(drawn.rglob("*.png"))
+    monkeypatch.setattr(image_files, "_BLOCK", 30)
 
     def interrupt(what, done, total):
-        reports.append((done, total))
-        if done == 1200:
+        if done == 120:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         find_broken(files, interrupt)
     (note,) = own_cache.rglob("*.json")
-    assert json.loads(note.read_text())["done"] == 1200
+    assert json.loads(note.read_text())["done"] == 120
     looked = []
     monkeypatch.setattr(images, "decode", lambda file, *rest: looked.append(file) or decode(file, *rest))
     broken = find_broken(files, silent)
-    assert [files[row].name for row in broken] == ["0013.jpg", "0004.jpg"] and len(looked) == COUNT - 1200
-    assert find_broken(files, silent) == broken and len(looked) == COUNT - 1200
+    assert [files[row].name for row in broken] == ["13.png", "4.png"] and len(looked) == COUNT - 120
+    assert find_broken(files, silent) == broken and len(looked) == COUNT - 120
     os.utime(files[0], (1, 1))
-    assert find_broken(files, silent) == broken and len(looked) == 2 * COUNT - 1200
-
-
-def small_network():
-    return torch.nn.Sequential(torch.nn.AvgPool2d(4), torch.nn.Flatten())
-
-
-def store(drawn, on_progress=silent):
-    origin = Origin("small", small_network(), (3, SIDE, SIDE))
-    return map_features(store_split(load_data(str(drawn), image_size=SIDE).train, origin, CPU, on_progress))
+    assert find_broken(files, silent) == broken and len(looked) == 2 * COUNT - 120
 
 
 def test_features_are_half_as_large_and_nothing_else_is_kept(drawn, own_cache):
-    data, made = load_data(str(drawn), image_size=SIDE), store(drawn)
+    data, small = load_data(str(drawn), image_size=SIDE), nn.Sequential(nn.AvgPool2d(4), nn.Flatten())
+    made = map_features(store_split(data.train, Origin("small", small, (3, SIDE, SIDE)), CPU))
     assert made.dtype == np.float16 and made.shape == (len(data.train), 192)
-    exact = small_network()(torch.from_numpy(data.train.inputs[:50]).float() / 255).numpy()
+    exact = small(torch.from_numpy(data.train.inputs[:50]).float() / 255).numpy()
     np.testing.assert_allclose(made[:50], exact, rtol=1e-3, atol=1e-3)
     kept = {file.suffix: file.stat().st_size for file in own_cache.rglob("*") if file.is_file() and file.stat().st_size}
     assert set(kept) == {".npy", ".json"} and kept[".json"] < 100
     for value in (1e6, 1e-6):
-        origin = Origin(
-            "scaled", torch.nn.Sequential(small_network(), torch.nn.Hardtanh(value, 2 * value)), (3, SIDE, SIDE)
-        )
+        origin = Origin("scaled", nn.Sequential(small, nn.Hardtanh(value, 2 * value)), (3, SIDE, SIDE))
         with pytest.raises(UsageError, match="16 bits hold"):
             store_split(data.train, origin, CPU)
 
@@ -135,3 +111,118 @@ def test_training_and_audit_leave_out_what_is_broken(tmp_path, capsys):
     assert main([*command[:-4], "--epochs", "2", "--batch-size", "8", "--out", "run", "--resume"]) == 0
     assert main(["evaluate", "run", "--data", str(photos), "--skip-broken"]) == 0
     assert "left out 2: " in capsys.readouterr().err
+
+
+def paint(path, colour, size=(20, 30), mode="RGB"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).convert(mode).save(path)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    root = tmp_path / "birds"
+    for number, name in enumerate(("auk", "bee eater", "crane", "dodo")):
+        for image in range(3):
+            paint(root / name / f"{image}.png", (60 * number, image, 0))
+    paint(root / "auk" / "deeper" / "grey.JPG", (7, 7, 7), size=(64, 16), mode="L")
+    (root / "notes.txt").write_text("not a class")
+    (root / "auk" / "readme.md").write_text("not an image")
+    (root / ".git" / "x").mkdir(parents=True)
+    paint(root / ".git" / "x" / "hidden.png", (1, 1, 1))
+    (root / "empty class").mkdir()
+    return root
+
+
+def test_splits_by_class(folder):
+    data = load_data(str(folder), image_size=8)
+    assert data.name == "birds"
+    names = set(data.train.class_names) | set(data.test.class_names)
+    assert names == {"auk", "bee eater", "crane", "dodo"}
+    assert data.train.num_classes == data.test.num_classes == 2
+    for split in (data.train, data.test):
+        assert split.inputs.shape == (len(split), 3, 8, 8)
+        assert split.inputs.dtype == np.uint8
+        expected = {"auk": 0, "bee eater": 60, "crane": 120, "dodo": 180}
+        for image, label in zip(split.inputs, split.labels, strict=True):
+            red = int(image[0, 4, 4])
+            assert red in (expected[split.class_names[label]], 7)
+    assert len(data.train) + len(data.test) == 13
+
+
+def test_fraction_and_seed_choose_the_classes(folder):
+    assert load_data(str(folder), image_size=4, test_fraction=0.01).test.num_classes == 1
+    assert load_data(str(folder), image_size=4, test_fraction=0.99).train.num_classes == 1
+    whole = load_data(str(folder), image_size=4, test_fraction=0)
+    assert whole.train.num_classes == 4 and whole.test.class_names == whole.train.class_names
+    choices = {load_data(str(folder), image_size=4, split_seed=seed).test.class_names for seed in range(8)}
+    assert len(choices) > 1
+    assert load_data(str(folder), image_size=4, split_seed=3).test.class_names in choices
+
+
+def test_train_and_test_folders(tmp_path):
+    paint(tmp_path / "train" / "a" / "1.png", (1, 0, 0))
+    paint(tmp_path / "test" / "b" / "1.png", (2, 0, 0))
+    paint(tmp_path / "test" / "c" / "1.png", (3, 0, 0))
+    data = load_data(str(tmp_path), image_size=5)
+    assert data.train.class_names == ("a",)
+    assert data.test.class_names == ("b", "c")
+    assert data.test.inputs[:][:, 0, 0, 0].tolist() == [2, 3]
+
+
+def test_unusual_image_kinds(tmp_path):
+    for number, mode in enumerate(("1", "L", "P", "RGB", "LA", "RGBA", "CMYK", "I;16")):
+        suffix = "tif" if mode == "CMYK" else "png"
+        path = tmp_path / str(number % 2) / f"{number}.{suffix}"
+        path.parent.mkdir(exist_ok=True)
+        Image.new(mode, (3, 70)).save(path)
+    data = load_data(str(tmp_path), image_size=16)
+    assert len(data.train) + len(data.test) == 8
+
+
+# Labels as a shop has them.
+CLASSES = ("007", "1e5", "Stuhl, 4-beinig", "chaise; longue", "日本", "nan")
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """One image of the first class, two of the next, …"""
+    random = np.random.default_rng(0)
+    for number, name in enumerate(CLASSES, 1):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for image in range(number):
+            pixels = random.integers(0, 255, (9, 8, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / name / f"{image}, a.png")
+    return tmp_path / "photos"
+
+
+def write_list(photos, delimiter=",", absolute=False):
+    """All images, class by class, relative to the list unless it says otherwise."""
+    path = photos.parent / "list.csv"
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.writer(file, delimiter=delimiter)
+        writer.writerow(["path", "label", "sku"])
+        for image in sorted(photos.rglob("*.png")):
+            writer.writerow([image if absolute else image.relative_to(path.parent), image.parent.name, 1])
+    return path
+
+
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_a_list_is_the_folder_that_it_lists(photos, delimiter):
+    path = write_list(photos, delimiter, absolute=delimiter == ";")
+    listed, folder = (load_data(str(source), image_size=6) for source in (path, photos))
+    for one, other in ((listed.train, folder.train), (listed.test, folder.test)):
+        np.testing.assert_array_equal(one.inputs[:], other.inputs[:])
+        np.testing.assert_array_equal(one.labels, other.labels)
+        assert (one.class_names, one.names()) == (other.class_names, other.names())
+    assert {*listed.train.class_names, *listed.test.class_names} == {*CLASSES}
+
+
+def test_what_is_missing_is_named(photos):
+    path = write_list(photos)
+    (photos / "007" / "0, a.png").unlink()
+    with pytest.raises(UsageError, match=r"1 images cannot be read; .*its folder\): .*007/0, a.png \(No such"):
+        load_data(str(path))
+    path.write_text("path,label\na.png,\n,b\nc.png,d\n")
+    with pytest.raises(UsageError, match=r"2 rows are not whole; .*1 of list.csv \(no label\); row 2 .*\(no path\)"):
+        load_data(str(path))
+    assert read_list(path).class_names == ("d",)

@@ -1,4 +1,4 @@
-"""Methods that keep more than a loss: confidences, weights, language."""
+"""Methods that keep more than a loss: confidences, weights, ages, sampled negatives."""
 
 from dataclasses import replace
 
@@ -7,31 +7,38 @@ import torch
 
 from app.tests.conftest import check_resume, weights
 from robustdml.config import TrainingConfig
-from robustdml.errors import UsageError
 from robustdml.methods import METHODS
 from robustdml.methods.anchors import NegativeOptions
+from robustdml.methods.confident import ProcSimOptions, SelfPacedOptions
 from robustdml.methods.pairs import ContrastiveOptions
 from robustdml.methods.softmax import SoftmaxOptions
 from robustdml.options import OptionSet
 from robustdml.train import train
+from tests.nightly import nightly_but
 
 FAST = TrainingConfig(epochs=4, batch_size=32, embedding_size=8, learning_rate=1e-2, proxy_learning_rate=5e-2)
+BY_DAY = (
+    ("superloss", ContrastiveOptions(neg_margin=0.5)),
+    ("proxy-anchor", NegativeOptions(share=0.3)),
+    ("procsim", ProcSimOptions(threshold="mean")),
+    ("procsim", ProcSimOptions(threshold="gmm")),
+)
+ALL = (
+    *BY_DAY,
+    ("subcenter-arcface", NegativeOptions(share=0.3)),
+    ("procsim", ProcSimOptions(drop_above=True)),
+    ("procsim", ProcSimOptions(dml="proxy-nca")),
+    ("procsim", ProcSimOptions(detector="multi-similarity")),
+)
 
 
-def test_margins_reach_superloss(noisy):
-    margins = [OptionSet(ContrastiveOptions(neg_margin=margin)) for margin in (1.0, 0.5)]
-    configs = [replace(FAST, method="superloss", options=options) for options in margins]
-    first, second = (train(config, noisy, device="cpu") for config in configs)
-    assert not torch.equal(weights(first), weights(second))
-
-
-@pytest.mark.parametrize("method", ["proxy-anchor", pytest.param("subcenter-arcface", marks=pytest.mark.nightly)])
-def test_sampled_negatives_train_and_resume(noisy, tmp_path, method):
-    """The draws go on where they stopped."""
-    config = replace(FAST, method=method, batch_size=4, epochs=2, options=OptionSet(NegativeOptions(share=0.3)))
-    whole, _ = check_resume(config, noisy, tmp_path / "run", stop=1)
-    every = train(replace(config, options=OptionSet()), noisy, device="cpu")
-    assert not torch.equal(weights(whole), weights(every))
+@pytest.mark.parametrize("case", nightly_but(BY_DAY, ALL))
+def test_settings_reach_the_loss_and_the_run_is_resumed(noisy, tmp_path, case):
+    """The draws of negatives go on where they stopped; more samples would bring all classes into each batch."""
+    method, group = case
+    config = replace(FAST, method=method, epochs=2, batch_size=4 if isinstance(group, NegativeOptions) else 32)
+    whole, _ = check_resume(replace(config, options=OptionSet(group)), noisy, tmp_path / "run", stop=1)
+    assert not torch.equal(weights(whole), weights(train(config, noisy, device="cpu")))
 
 
 def test_correction_of_sampled_negatives_reaches_the_loss():
@@ -42,9 +49,21 @@ def test_correction_of_sampled_negatives_reaches_the_loss():
         assert loss.negative_correction == correct
 
 
-def test_bad_settings(noisy):
-    for method, group, message in (
-        ("arcface", NegativeOptions(share=1.5), r"method arcface: negative_share must lie in \(0, 1\], got 1.5"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            train(replace(FAST, method=method, options=OptionSet(group)), noisy)
+def test_procsim_finds_wrong_labels(noisy):
+    config = replace(FAST, method="procsim", epochs=8, options=OptionSet(ProcSimOptions(lam=0.1)))
+    last = train(config, noisy, device="cpu").history[-1]
+    assert last["detector_loss_auc"] > 0.85
+    assert last["above_threshold_wrong"] > 0.7 > 0.3 > last["above_threshold_right"]
+    assert last["sigma_right"] > 0.9 > 0.7 > last["sigma_wrong"]
+
+
+def test_weights_of_bspml_fall_for_wrong_labels(noisy):
+    options = SelfPacedOptions(lam=2.0, lam_max=2.0, warmup=1)
+    result = train(replace(FAST, method="bspml", options=OptionSet(options), epochs=5), noisy, device="cpu")
+    first, last = result.history[0], result.history[-1]
+    assert (first["weight_right"], first["weight_wrong"], first["maw"], first["sdaw"]) == (1, 1, 1, 0)
+    assert last["weight_right"] > 0.6 > 0.3 > last["weight_wrong"]
+    assert last["weight_auc"] > 0.7
+    assert 0 < last["maw"] < 1
+    assert last["sdaw"] > 0
+    assert last["age"] == 2.0

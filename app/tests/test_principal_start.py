@@ -87,14 +87,6 @@ def test_the_start_is_as_wide_as_it_must_be_not_to_lose():
     assert not choose_start(strong, labels // 2, 0).measured  # too few classes to measure on
 
 
-def test_a_run_that_trains_nothing_is_the_untouched_features():
-    data = mixture()
-    result = train(TrainingConfig(averaging=0.0, epochs=1, batch_size=64), data, device="cpu")
-    untouched = result.summary["untouched"]
-    assert result.summary["precision_at_1"] == pytest.approx(untouched["precision_at_1"], abs=1e-9)
-    assert result.summary["averaging"] == 0
-
-
 def test_the_average_lies_between_start_and_end_and_is_what_is_kept(tmp_path):
     data = mixture()
     result = train(TrainingConfig(averaging=0.25, epochs=2, batch_size=64), data, out=tmp_path, device="cpu")

@@ -6,8 +6,8 @@ import shlex
 import numpy as np
 import pytest
 
-from app.tests.conftest import PHOTOS, refused, save_features, save_photos
-from robustdml.audit_report.findings import Finding, write_findings
+from app.tests.conftest import PHOTOS, finding, refused, save_features, save_photos
+from robustdml.audit_report.findings import write_findings
 from robustdml.data import images
 
 TEXTS = {
@@ -49,7 +49,7 @@ def folder(tmp_path, trained, clusters):
     for name, arrays in ARRAYS.items():
         np.savez(tmp_path / name, **arrays)
     save_features(clusters, tmp_path / "features.npz")
-    write_findings(tmp_path / "labels.csv", [Finding("gone.png", "x", 0.9, "x", 0.9, "right", -1)])
+    write_findings(tmp_path / "labels.csv", [finding("gone.png")])
     return tmp_path
 
 
@@ -85,7 +85,10 @@ MISTAKES = [
     ("train --data whole --test-fraction 1", "test_fraction=1"),
     ("train --data whole --no-augment", "--no-augment has no effect on frozen features"),
     ("train --data features.npz --backbone a:b", "holds features"),
-    ("train --data features.npz --mcl-margin nan --method mcl", "method mcl: margin must be"),
+    ("train --data features.npz --finetune", "holds features"),
+    ("train --data features.npz --device nonsense", "device 'nonsense' cannot be used"),
+    ("train --data features.npz --samples-per-class 5 --out new", "samples_per_class=5 must divide the batch size 256"),
+    ("train --data whole --backbone untrained", "features of an untrained one are of no use"),
     ("train --data features.npz --out /proc/nowhere/run", "/proc/nowhere"),
     ("train --data unread --out features.npz", "out 'features.npz': features.npz is a file, where a folder is needed"),
     ("train --data unread --out features.npz/run/deep", "/features.npz is a file, where a folder is needed"),
@@ -101,6 +104,19 @@ MISTAKES = [
     ("train --filter none --filter-window 5", "or a method that has one by itself: robust"),
     ("train --method mcl --noise-rate 0.2", "--noise-rate is for a filter"),
     ("train --method superloss --filter-window 5", "method superloss takes none: it weighs samples itself"),
+    # Settings that a loss or a filter refuses
+    ("train --data features.npz --mcl-margin nan --method mcl", "method mcl: margin must be"),
+    ("train --data features.npz --method procsim --procsim-lam 0", "procsim: lam must be positive"),
+    ("train --data features.npz --method bspml --bspml-lam 3 --bspml-lam-max 2",
+     r"method bspml: lam_max must be at least lam = 3.0"),
+    ("train --data features.npz --method arcface --negative-share 1.5",
+     r"method arcface: negative_share must lie in \(0, 1\], got 1.5"),
+    ("train --data features.npz --filter prism-average --filter-threshold fixed",
+     "filter prism-average: fixed_threshold is missing"),
+    ("train --data features.npz --filter prism-vmf --filter-threshold per-class --filter-preset paper",
+     "filter prism-vmf: preset"),
+    ("train --data features.npz --filter prism-vmf --filter-memory-size -1",
+     "filter prism-vmf: capacity must be at least 1, got -1"),
     # A file of settings
     ("train --config ''", "the path is empty"),
     ("train --config nowhere.yaml", "nowhere.yaml: no such file"),

@@ -1,19 +1,26 @@
-"""``config.yaml``: what a run writes, what one reads, and what the command line makes of both."""
+"""Groups of settings, ``config.yaml``: what a run writes, what one reads, and what the command line makes of both."""
 
 import json
-from dataclasses import replace
+import pickle
+from dataclasses import dataclass, replace
 
 import pytest
+import torch
 import yaml
+from torch import nn
 
-from app.tests.conftest import refused, settings_of
+from app.tests.conftest import EVERY_METHOD, refused, settings_of
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.filters.options import FILTERS, FilterOptions
-from robustdml.methods import METHODS
+from robustdml.methods import METHODS, Method
+from robustdml.methods.anchors import AnchorOptions, SmoothOptions
+from robustdml.methods.pairs import SuperLossOptions
+from robustdml.options import Options, OptionSet, option
 from robustdml.settings.file import read_settings, write_settings
 from robustdml.settings.given import Given, all_settings, complete_settings, make_config, merge
+from robustdml.train import train
 
 AVERAGE, PROXY = FilterOptions("prism-average"), FilterOptions("prism-proxy")
 
@@ -33,7 +40,7 @@ def given(**values):
     return {name.replace("__", "."): Given(value, f"--{name}") for name, value in values.items()}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", EVERY_METHOD)
 def test_every_method_comes_back_from_its_file_as_it_was(tmp_path, method):
     own = METHODS[method].options[0]
     field = own.settings()[0]
@@ -67,9 +74,13 @@ def test_a_run_writes_its_settings_and_another_repeats_it(command, tmp_path):
 
 
 def test_resume_takes_the_settings_of_the_run_and_refuses_others(command, tmp_path, capsys):
+    """A run that is refused changes no settings."""
     out = tmp_path / "run"
-    assert main([*command, "--noise", "symmetric:0.25", "--out", str(out)]) == 0
+    command += ["--noise", "symmetric:0.25", "--out", str(out)]
+    assert main(command) == 0
     before = (out / "config.yaml").read_text()
+    assert "holds a run already" in refused(capsys, *command, "--seed", "3")
+    assert (out / "config.yaml").read_text() == before
     for options, message in (
         (["--seed", "3"], "seed: 0 then, 3 now"),
         (["--split-seed", "3"], "split_seed: 0 then, 3 now"),
@@ -84,25 +95,12 @@ def test_resume_takes_the_settings_of_the_run_and_refuses_others(command, tmp_pa
     assert "seed: 0 then, 5 now" in refused(capsys, "train", "--out", str(out), "--resume")
 
 
-def test_a_refused_run_leaves_no_settings_and_changes_none(command, tmp_path, capsys):
-    out = tmp_path / "run"
-    assert main([*command, "--out", str(out), "--samples-per-class", "5"]) == 2
-    assert not out.exists()
-    assert main([*command, "--out", str(out)]) == 0
-    before = (out / "config.yaml").read_text()
-    assert "holds a run already" in refused(capsys, *command, "--out", str(out), "--seed", "3")
-    assert (out / "config.yaml").read_text() == before
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("epochs: 3\nepohcs: 4\n", "line 2: epohcs: unknown setting; did you mean epochs?"),
         ("batch-size: 3\n", "line 1: batch-size: unknown setting; did you mean batch_size?"),
-        (
-            "filter:\n  kind: prism-vmf\n  windwo: 4\n",
-            "line 3: filter.windwo: unknown setting; did you mean filter.window?",
-        ),
+        ("filter:\n  windwo: 4\n", "line 2: filter.windwo: unknown setting; did you mean filter.window?"),
         ("filter: prism-vmf\n", "line 1: filter: unknown setting: filter is a group of settings, filter.kind"),
         ("out: somewhere\n", "line 1: out is given on the command line, as --out"),
         ("epochs: many\n", "line 1: epochs is 'many': expected a whole number"),
@@ -202,3 +200,90 @@ def test_settings_that_are_refused(settings, message):
 def test_each_field_of_the_configuration_is_a_setting():
     """Those of the configuration and of the groups that are not on the command line could not be repeated."""
     assert set(TrainingConfig().flat()) <= set(all_settings())
+
+
+@dataclass(frozen=True)
+class PullOptions(Options, name="pull"):
+    """Pull, which draws embeddings to the origin."""
+
+    strength: float = option(0.5, "of the pull", positive=True)
+    rounds: int = option(1, "how often", at_least=1)
+    norm: str = option("l2", "which", choices=("l1", "l2"))
+    sign: float | None = option(None, "of the pull (default: towards)")
+    debug: bool = option(False, "say more")
+
+
+class PullLoss(nn.Module):
+    def __init__(self, num_classes, embedding_size, strength):
+        super().__init__()
+        self.proxies = nn.Parameter(torch.ones(num_classes, embedding_size))
+        self.strength = strength
+
+    def forward(self, embeddings, labels, sample_weights=None):
+        return self.strength * (embeddings - self.proxies[labels]).square().mean()
+
+
+def make_loss(options, num_classes, embedding_size):
+    return PullLoss(num_classes, embedding_size, options[PullOptions].strength * options[AnchorOptions].alpha)
+
+
+@pytest.fixture
+def pull(monkeypatch):
+    """The one line."""
+    monkeypatch.setitem(METHODS, "pull", Method("Pull", make_loss, (PullOptions, AnchorOptions)))
+
+
+@pytest.mark.usefixtures("pull")
+def test_a_registered_method_has_flags_a_configuration_and_checkpoints(command, tmp_path, capsys):
+    out = tmp_path / "run"
+    command += ["--method", "pull", "--out", str(out)]
+    command += ["--pull-strength", "0.25", "--pull-norm", "l1", "--pull-debug", "--anchor-alpha", "8"]
+    assert main(command) == 0
+    expected = {"strength": 0.25, "rounds": 1, "norm": "l1", "sign": None, "debug": True}
+    assert settings_of(out)["pull"] == expected and settings_of(out)["anchor"]["alpha"] == 8.0
+    assert main([*command, "--epochs", "2", "--resume"]) == 0
+    assert json.loads((out / "metrics.json").read_text())["epoch"] == 2
+    command += ["--pull-strength", "1", "--epochs", "3", "--resume"]
+    assert "pull.strength: 0.25 then, 1.0 now" in refused(capsys, *command)
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = capsys.readouterr().out
+    assert "Pull, which draws embeddings to the origin:" in text and "--pull-norm {l1,l2}" in text
+
+
+@pytest.mark.usefixtures("pull")
+def test_settings_of_a_registered_method_reach_its_loss_and_are_checked(clusters, command, capsys):
+    config = TrainingConfig(method="pull", options=OptionSet(PullOptions(strength=0.25)), batch_size=32, epochs=1)
+    stronger = replace(config, options=OptionSet(PullOptions(strength=0.25), AnchorOptions(alpha=64.0)))
+    first, second = (train(c, clusters, device="cpu").history[0]["loss"] for c in (config, stronger))
+    assert second != first
+    with pytest.raises(UsageError, match=r"pull\.rounds=0: expected at least 1"):
+        replace(config, options=OptionSet(PullOptions(rounds=0)))
+    command += ["--method", "pull", "--pull-strength", "0"]
+    assert "pull.strength=0.0: expected a positive number" in refused(capsys, *command)
+
+
+def test_a_method_that_came_later_leaves_what_was_stored_valid(monkeypatch):
+    config = TrainingConfig(method="proxy-anchor")
+    before = config.as_dict()
+    monkeypatch.setitem(METHODS, "pull", Method("Pull", make_loss, (PullOptions,)))
+    assert "pull" in config.as_dict() and "pull" not in before
+    assert config.differences(before) == []
+    changed = replace(config, options=OptionSet(PullOptions(rounds=2)))
+    assert changed.differences(before) == ["pull.rounds: 1 then, 2 now"]
+
+
+def test_groups_without_a_method_or_given_twice_are_refused():
+    with pytest.raises(UsageError, match="PullOptions: no method has this group of settings"):
+        TrainingConfig(options=OptionSet(PullOptions(rounds=2)))
+    with pytest.raises(UsageError, match="AnchorOptions is given 2 times: expected one group of a kind"):
+        OptionSet(AnchorOptions(), AnchorOptions(alpha=1.0))
+
+
+def test_sets_that_say_the_same_are_equal():
+    anchor, smooth = AnchorOptions(alpha=16.0), SmoothOptions(beta=50.0)
+    options = OptionSet(anchor, smooth)
+    assert options == OptionSet(smooth, SuperLossOptions(), anchor) != OptionSet(anchor)
+    assert hash(options) == hash(OptionSet(smooth, anchor))
+    assert options[AnchorOptions] is anchor and options[SuperLossOptions] == SuperLossOptions()
+    assert pickle.loads(pickle.dumps(TrainingConfig(options=options))) == TrainingConfig(options=options)

@@ -1,4 +1,4 @@
-"""Features are made once, kept in files, and read by every run that needs the same ones."""
+"""Networks in batches; their features are made once, kept in files, and read by every run that needs the same ones."""
 
 from dataclasses import replace
 
@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 from robustdml.config import TrainingConfig
-from robustdml.networks import models
+from robustdml.data import take_classes
+from robustdml.data.named import NAMED, NamedData
+from robustdml.networks import models, pretraining
 from robustdml.networks.backbones import choice
 from robustdml.networks.backbones.choice import Origin, load_origin
-from robustdml.networks.models import SmallCNN, apply_in_batches
+from robustdml.networks.models import SmallCNN, apply_in_batches, outputs_in_batches
 from robustdml.networks.preparation import prepare
 from robustdml.networks.stored_features import map_features, store_split
 from robustdml.progress import silent
@@ -142,11 +144,57 @@ def test_training_on_mapped_features_gives_the_same_bits_and_leaves_the_file_alo
     stored = store(clusters, load_origin(TrainingConfig(), clusters, CPU))
     before = stored[0].read_bytes()
     config = TrainingConfig(epochs=2, batch_size=32, embedding_size=8)
-    train_split, test_split = (
-        replace(split, inputs=map_features(path))
-        for split, path in zip((clusters.train, clusters.test), stored, strict=True)
+    train_inputs, test_inputs = map(map_features, stored)
+    opened = replace(
+        clusters,
+        train=replace(clusters.train, inputs=train_inputs),
+        test=replace(clusters.test, inputs=test_inputs),
     )
-    opened = replace(clusters, train=train_split, test=test_split)
     mapped, plain = (train(config, data, device="cpu") for data in (opened, clusters))
     assert torch.equal(mapped.embedder.head.weight, plain.embedder.head.weight)
     assert stored[0].read_bytes() == before
+
+
+def test_batches_change_nothing_and_the_mode_is_kept():
+    network = SmallCNN(1)
+    images = np.random.default_rng(0).integers(0, 256, (11, 1, 32, 32), dtype=np.uint8)
+    whole = apply_in_batches(network, images, CPU)
+    assert network.training
+    parts = outputs_in_batches(network, images, CPU, batch_size=3)
+    np.testing.assert_allclose(whole, np.concatenate(list(parts)), atol=1e-5)
+    network.eval()
+    with torch.no_grad():
+        expected = network(torch.from_numpy(images).float() / 255)
+    np.testing.assert_allclose(whole, expected.numpy(), atol=1e-5)
+
+
+def test_large_images_come_in_smaller_batches_and_progress_is_told():
+    sizes, reports = [], []
+
+    def look(_, arguments):
+        sizes.append(len(arguments[0]))
+
+    network = nn.Flatten()
+    network.register_forward_pre_hook(look)
+    apply_in_batches(
+        network, np.zeros((30, 1, 224, 224), np.uint8), CPU, on_progress=lambda *told: reports.append(told)
+    )
+    assert sizes == [12, 12, 6]
+    assert reports == [("features", 0, 30), ("features", 12, 30), ("features", 24, 30)]
+    apply_in_batches(network, np.zeros((600, 5), np.float32), CPU)
+    assert sizes[3:] == [512, 88]
+
+
+def test_pretraining_learns_and_is_cached(tiny_images, own_cache, monkeypatch):
+    source = pretraining.Pretraining(lambda: take_classes(tiny_images.train, np.arange(4)), lambda: "tiny")
+    monkeypatch.setitem(NAMED, "tiny", NamedData("tiny", source.load, "tiny-cnn", source))
+    monkeypatch.setattr(pretraining, "BATCH_SIZE", 8)
+    monkeypatch.setattr(pretraining, "EPOCHS", 2)
+    steps = []
+    first = pretraining.load_pretrained_cnn("tiny-cnn", lambda what, done, total: steps.append((done, total)))
+    assert steps == [(step, 10) for step in range(1, 11)]
+    again = pretraining.load_pretrained_cnn("tiny-cnn", lambda *_: pytest.fail("trained again"))
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+    torch.manual_seed(0)
+    assert not torch.equal(first[0].weight, SmallCNN(1)[0].weight)

@@ -105,11 +105,8 @@ def a_run_with_a_memory(place):
         if place.rank == 0:  # which writes
             states = [torch.load(path / CHECKPOINT)["state"][name] for path in (folder, alone)]
             torch.testing.assert_close(*states, rtol=1e-3, atol=1e-3, equal_nan=True)
-            goes_on = [
-                train(replace(config, epochs=2), clusters(), out=path, resume=True, device="cpu")
-                for path in (folder, alone)
-            ]
-            many, one = goes_on
+            longer = replace(config, epochs=2)
+            many, one = (train(longer, clusters(), out=path, resume=True, device="cpu") for path in (folder, alone))
         # Balanced batches have some samples more than once: of those the log has what one of the processes wrote.
         for mine, theirs in zip(figures(many), figures(one), strict=True):
             for metric in ("loss", "precision_at_1", "mean_average_precision_at_r"):

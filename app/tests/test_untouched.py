@@ -1,4 +1,7 @@
-"""Retrieval metrics; and every run is held against those of the features as they were before it."""
+"""Every run is held against the features as they were before it, and where training gains nothing it keeps them.
+
+Data of awkward kinds end not below them.
+"""
 
 import base64
 import json
@@ -8,19 +11,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from app.tests.conftest import save_features
+from app.tests.test_principal_start import mixture
+from robustdml import load_embedder
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
-from robustdml.data import RetrievalData
+from robustdml.data import RetrievalData, Split
 from robustdml.errors import UsageError
 from robustdml.evaluation import below_untouched, detection_auc, still_rising
-from robustdml.networks.models import SmallCNN, apply_in_batches
+from robustdml.networks.models import SmallCNN, apply_in_batches, unit_length
+from robustdml.noise import with_wrong_labels
 from robustdml.reports.run_report import render_run
 from robustdml.retrieval import METRICS, retrieval_metrics
+from robustdml.run import trials
 from robustdml.train import train
+from robustdml.trained.exporting import export_model
+from robustdml.trained.model_file import read_model
 
+CPU = torch.device("cpu")
 FAST = TrainingConfig(method="proxy-anchor", epochs=1, batch_size=32, embedding_size=8)
 
 
@@ -58,38 +67,16 @@ def test_a_run_that_is_evaluated_at_its_end_alone_ends_the_same(noisy):
     assert {**whole.history[-1], "seconds": 0} == {**at_end.history[-1], "seconds": 0}
 
 
-class Pixels(nn.Module):
-    """A backbone that trains, and that starts as something known."""
-
-    def __init__(self):
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(32 * 32))
-
-    def forward(self, images):
-        return self.scale * images.flatten(1)
-
-
-def test_of_a_backbone_that_trains_they_are_those_before_it_did_also_when_the_run_goes_on(
-    tiny_images, tmp_path, monkeypatch
-):
-    (tmp_path / "pixels.py").write_text("from app.tests.test_untouched import Pixels as make\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    config = replace(FAST, backbone="pixels:make", finetune=True, batch_size=20, learning_rate=0.1)
-    pixels = tiny_images.test.inputs.reshape(len(tiny_images.test), -1)
-    expected = retrieval_metrics(pixels.astype(np.float32) / 255, tiny_images.test.labels)
+def test_of_a_network_that_trains_they_are_those_before_it_did_also_when_the_run_goes_on(tiny_images, tmp_path):
+    config = replace(FAST, backbone="untrained", finetune=True, batch_size=20, seed=3)
+    torch.manual_seed(3)
+    before = SmallCNN(1)
+    expected = retrieval_metrics(apply_in_batches(before, tiny_images.test.inputs, CPU), tiny_images.test.labels)
     first = train(config, tiny_images, out=tmp_path / "run", device="cpu")
-    assert first.embedder.backbone.scale.detach().std() > 0.01  # it did train
+    assert not torch.equal(first.embedder.backbone[0].weight, before[0].weight)
     again = train(replace(config, epochs=2), tiny_images, out=tmp_path / "run", resume=True, device="cpu")
     assert first.summary["untouched"] == again.summary["untouched"] == expected
-
-
-def test_of_an_untrained_network_they_are_named_so(tiny_images):
-    config = replace(FAST, backbone="untrained", finetune=True, batch_size=20, seed=3)
-    result = train(config, tiny_images, device="cpu")
-    torch.manual_seed(3)
-    features = apply_in_batches(SmallCNN(1), tiny_images.test.inputs, torch.device("cpu"))
-    assert result.summary["untouched"] == retrieval_metrics(features, tiny_images.test.labels)
-    assert "untouched features of the untrained network" in render_run(result, tiny_images)
+    assert "untouched features of the untrained network" in render_run(again, tiny_images)
 
 
 @pytest.mark.parametrize(
@@ -102,33 +89,22 @@ def test_of_an_untrained_network_they_are_named_so(tiny_images):
     ],
 )
 def test_more_than_a_point_below_is_told(recall, precision, told):
-    sentence = below_untouched(
-        {"precision_at_1": recall, "mean_average_precision_at_r": precision},
-        {"precision_at_1": 0.9, "mean_average_precision_at_r": 0.5},
-    )
+    metrics, untouched = (dict(zip(("precision_at_1", "mean_average_precision_at_r"), pair, strict=True))
+                          for pair in ((recall, precision), (0.9, 0.5)))  # fmt: skip
+    sentence = below_untouched(metrics, untouched)
     assert (sentence is None) == (not told)
-    for part in told:
-        assert part in sentence
-    for absent in {"Recall@1", "MAP@R"} - {part.partition(" ")[0] for part in told}:
-        assert absent not in (sentence or "")
-
-
-def spoilt(clusters):
-    """Features that tell the classes in two columns, which training shuns: they say nothing of the training labels."""
-    random = np.random.default_rng(0)
-    train, test = clusters.train, clusters.test
-    angle = 2 * np.pi * test.labels / test.num_classes
-    told = np.column_stack([np.cos(angle), np.sin(angle)]).astype(np.float32)
-    return RetrievalData(
-        "spoilt",
-        replace(train, inputs=random.normal(size=(len(train), 2)).astype(np.float32)),
-        replace(test, inputs=told),
-    )
+    assert all(part in sentence for part in told)
+    assert (sentence or "").count("@") == len(told)
 
 
 def test_a_run_that_does_harm_says_so_in_terminal_metrics_and_report(clusters, tmp_path, capsys):
+    """Two columns tell the test classes apart, and say nothing of the training labels."""
     command = ["train", "--method", "proxy-anchor", "--embedding-size", "1", "--epochs", "1", "--device", "cpu"]
-    source = save_features(spoilt(clusters), tmp_path / "spoilt.npz")
+    angle = 2 * np.pi * clusters.test.labels / clusters.test.num_classes
+    told = np.column_stack([np.cos(angle), np.sin(angle)]).astype(np.float32)
+    nothing = np.random.default_rng(0).normal(size=(len(clusters.train), 2)).astype(np.float32)
+    spoilt = RetrievalData("spoilt", replace(clusters.train, inputs=nothing), replace(clusters.test, inputs=told))
+    source = save_features(spoilt, tmp_path / "spoilt.npz")
     assert main([*command, "--data", source, "--out", str(tmp_path / "harm")]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     stored = json.loads((tmp_path / "harm" / "metrics.json").read_text())
@@ -143,11 +119,12 @@ def test_a_run_that_does_harm_says_so_in_terminal_metrics_and_report(clusters, t
     assert "untouched features" in base64.b64decode(curve).decode()
 
 
-def test_a_run_that_does_none_says_nothing(features, tmp_path, capsys):
-    """With averaging 0 it ends with the features that it began with."""
+def test_a_run_that_trains_nothing_is_the_untouched_features_and_says_nothing(features, tmp_path, capsys):
     command = ["train", "--averaging", "0", "--epochs", "1", "--device", "cpu", "--out", str(tmp_path / "fine")]
     assert main([*command, "--data", features]) == 0
-    assert json.loads((tmp_path / "fine" / "metrics.json").read_text())["below_untouched"] is None
+    stored = json.loads((tmp_path / "fine" / "metrics.json").read_text())
+    assert stored["below_untouched"] is None and stored["averaging"] == 0
+    assert stored["precision_at_1"] == pytest.approx(stored["untouched"]["precision_at_1"], abs=1e-9)
     assert "did harm" not in capsys.readouterr().out + (tmp_path / "fine" / "report.html").read_text()
 
 
@@ -165,3 +142,103 @@ def test_a_curve_that_still_rises_is_told_with_the_command_that_goes_on(features
     assert way_on in capsys.readouterr().out and way_on in (tmp_path / "run" / "report.html").read_text()
     assert main(way_on.split()[1:]) == 0
     assert len((tmp_path / "run" / "history.jsonl").read_text().splitlines()) == 4
+
+
+def nothing_to_learn():
+    """Training features at random, and test classes that the features tell apart."""
+    data = mixture(classes=16, size=4)
+    random = np.random.default_rng(0).normal(size=data.train.inputs.shape).astype(np.float32)
+    return replace(data, train=replace(data.train, inputs=random))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory, cache_of_the_session):
+    """The folder of a run that keeps the features, and its data."""
+    folder, data = tmp_path_factory.mktemp("kept"), nothing_to_learn()
+    source = save_features(data, folder / "data.npz")
+    assert main(["train", "--data", source, "--epochs", "2", "--out", str(folder / "run"), "--device", "cpu"]) == 0
+    return folder / "run", source, data
+
+
+def test_they_are_the_features_bit_for_bit_wherever_they_are_used(kept, tmp_path, capsys):
+    folder, source, data = kept
+    stored = json.loads((folder / "metrics.json").read_text())
+    assert stored["chosen"]["kept_features"] and stored["embedding_size"] == 24
+    assert {name: stored[name] for name in METRICS} == stored["untouched"] and stored["below_untouched"] is None
+    inputs = torch.from_numpy(data.test.inputs)
+    expected = unit_length(inputs)
+    card, state = read_model(folder)
+    assert card.layer == "identity" and not state
+    embedder = load_embedder(folder)
+    assert torch.equal(embedder.embed(inputs), expected)
+    assert main(["embed", str(folder), source, "-o", str(tmp_path / "out.npz"), "--device", "cpu"]) == 0
+    assert np.array_equal(np.load(tmp_path / "out.npz")["test_features"], expected.numpy())
+    capsys.readouterr()
+    assert main(["evaluate", str(folder), "--data", source, "--json", "--device", "cpu"]) == 0
+    evaluated = json.loads(capsys.readouterr().out)
+    assert {name: evaluated[name] for name in METRICS} == stored["untouched"]
+    export_model(embedder, tmp_path / "model.pt2")
+    assert torch.equal(torch.export.load(tmp_path / "model.pt2").module()(inputs), expected)
+
+
+def test_onnx_has_no_layer_either(kept, tmp_path):
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: the extra export has it")
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: the extra export has it")
+    export_model(load_embedder(kept[0]), tmp_path / "model.onnx")
+    session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"inputs": kept[2].test.inputs})
+    # Another order of the sum below the root.
+    np.testing.assert_allclose(found, unit_length(torch.from_numpy(kept[2].test.inputs)), rtol=3e-7)
+
+
+def test_resume_keeps_the_features_and_what_is_told(kept, tmp_path):
+    config = TrainingConfig(epochs=1)
+    first = train(config, kept[2], out=tmp_path, device="cpu")
+    again = train(replace(config, epochs=2), kept[2], out=tmp_path, resume=True, device="cpu")
+    assert again.summary["chosen"] == first.summary["chosen"] and again.summary["chosen"]["kept_features"]
+    assert {name: again.summary[name] for name in METRICS} == again.summary["untouched"]
+
+
+def test_the_evidence_is_told_in_metrics_terminal_and_report(tmp_path, capsys):
+    data = with_wrong_labels(mixture(classes=24, size=8), "symmetric:0.2", seed=0)
+    result = train(TrainingConfig(epochs=3), data, out=tmp_path, device="cpu")
+    chosen = json.loads((tmp_path / "metrics.json").read_text())["chosen"]
+    (best,) = [one for one in chosen["contestants"] if one["chosen"]]
+    assert best["supported"] and not chosen["kept_features"]
+    assert (chosen["filter"], best["averaging"]) == (result.summary["filter"], result.summary["averaging"])
+    assert best["splits"] == 2 and best["classes"] == 16 and best["mean_average_precision_at_r_error"] > 0
+    assert [one["averaging"] for one in chosen["contestants"]] == list(trials.TRIED)
+    assert chosen["steps"] == 12 and 0.05 < chosen["doubted"] < 0.4
+    page = render_run(result, data)
+    for text in ("What was chosen", chosen["advice"], "→ "):
+        assert text in page
+    assert chosen["advice"].startswith("Chosen: ")
+    source = save_features(data, tmp_path / "data.npz")
+    assert main(["train", "--data", source, "--epochs", "3", "--device", "cpu"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "with filter audit" in printed and "Chosen: " in printed and "points of MAP@R" in printed
+
+
+def awkward(kind):
+    data = mixture(classes=24, size={"rank": 5, "pairs": 2, "long tail": 40}.get(kind, 8))
+    splits = []
+    for split in (data.train, data.test):
+        x, rows = split.inputs, slice(None)
+        if kind == "offset":
+            x = x + np.float32(3)
+        elif kind == "constant columns":
+            x = np.concatenate([x, np.full((len(x), 6), 9, np.float32)], 1)
+        elif kind == "rank":  # More features than samples, many of them copies of others
+            x = 1e-4 * np.tile(x, (1, 8))
+        elif kind == "long tail":
+            rows = np.arange(len(x)) % 40 < np.maximum(2, 40 // (split.labels + 1))
+        splits.append(Split(x[rows], split.labels[rows], split.class_names))
+    return RetrievalData(kind, *splits)
+
+
+@pytest.mark.parametrize("kind", ["offset", "constant columns", "rank", "pairs", "long tail"])
+def test_awkward_data_end_not_below_the_features(kind):
+    for noise in ("none", "symmetric:0.4"):
+        result = train(TrainingConfig(epochs=3), with_wrong_labels(awkward(kind), noise, seed=0), device="cpu")
+        for name in ("precision_at_1", "mean_average_precision_at_r"):
+            assert result.summary[name] >= result.summary["untouched"][name] - 0.01

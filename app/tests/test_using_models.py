@@ -1,7 +1,10 @@
-"""``robustdml embed``, ``evaluate`` and ``export`` on what ``robustdml train`` left."""
+"""``embed``, ``evaluate``, ``export`` and ``search`` on what ``train`` left, and what `load_embedder` takes."""
 
+import importlib.util
 import json
 import os
+import re
+import subprocess
 import sys
 
 import numpy as np
@@ -15,16 +18,13 @@ from app.tests.conftest import SIZE, refused
 from robustdml import load_embedder
 from robustdml.cli import main
 from robustdml.data import load_data
+from robustdml.errors import UsageError
 from robustdml.retrieval import retrieval_metrics
 from robustdml.trained import embedding as embedding_module
 from robustdml.trained import exporting
 from robustdml.trained.embedder import TrainedEmbedder
 from tests.nightly import nightly_but
-
-
-@pytest.fixture
-def run(model_of_images):
-    return model_of_images
+from tests.subprocesses import ROOT
 
 
 @pytest.fixture
@@ -44,12 +44,14 @@ def embed(model, images, tmp_path, *options):
         return dict(archive)
 
 
-def test_class_folders_are_embedded_with_labels_and_read_again_as_data(run, photos, tmp_path):
-    arrays = embed(run, photos, tmp_path, "--batch-size", "5")
+def test_class_folders_are_embedded_with_labels_and_read_again_as_data(image_model, photos, tmp_path, capsys):
+    (photos / "stray.png").symlink_to(photos / "class 0" / "0.png")  # takes no labels away
+    arrays = embed(image_model, photos, tmp_path, "--batch-size", "5")
+    assert "left out 1: " in capsys.readouterr().err
     assert arrays["features"].shape == (48, 8)
     np.testing.assert_allclose(np.linalg.norm(arrays["features"], axis=1), 1, atol=1e-6)
     assert arrays["class_names"].tolist() == [f"class {c}" for c in range(6)]
-    embedder = load_embedder(run)
+    embedder = load_embedder(image_model)
     for path, label, embedding in zip(arrays["paths"], arrays["labels"], arrays["features"], strict=True):
         assert f"class {label}/" in path
         np.testing.assert_allclose(embedder.embed(path)[0], embedding, atol=1e-5)
@@ -60,12 +62,12 @@ def test_class_folders_are_embedded_with_labels_and_read_again_as_data(run, phot
     assert main([*command, "--device", "cpu"]) == 0
 
 
-def test_train_and_test_folders_stay_apart(run, photos, tmp_path):
+def test_train_and_test_folders_stay_apart(image_model, photos, tmp_path):
     for part, classes in (("train", (0, 3)), ("test", (1, 3, 5))):
         (tmp_path / "parts" / part).mkdir(parents=True)
         for label in classes:
             (tmp_path / "parts" / part / f"class {label}").symlink_to(photos / f"class {label}")
-    arrays = embed(run, tmp_path / "parts", tmp_path)
+    arrays = embed(image_model, tmp_path / "parts", tmp_path)
     assert arrays["class_names"].tolist() == ["class 0", "class 3", "class 1", "class 5"]
     assert arrays["labels"].tolist() == [0] * 8 + [1] * 8
     assert arrays["test_labels"].tolist() == [2] * 8 + [1] * 8 + [3] * 8
@@ -75,17 +77,18 @@ def test_train_and_test_folders_stay_apart(run, photos, tmp_path):
     np.testing.assert_array_equal(data.test.inputs, arrays["test_features"])
 
 
-def test_a_folder_an_image_and_a_list(run, photos, tmp_path):
-    whole = embed(run, photos, tmp_path)["features"]
-    flat = embed(run, photos / "class 2", tmp_path)
+def test_a_folder_an_image_and_a_list(image_model, photos, tmp_path, capsys):
+    whole = embed(image_model, photos, tmp_path)["features"]
+    flat = embed(image_model, photos / "class 2", tmp_path)
+    assert "has no labels, such as class folders give" in capsys.readouterr().out
     assert set(flat) == {"features", "paths"}
     np.testing.assert_allclose(flat["features"], whole[16:24], atol=1e-5)
-    one = embed(run, photos / "class 2" / "3.png", tmp_path)
+    one = embed(image_model, photos / "class 2" / "3.png", tmp_path)
     np.testing.assert_allclose(one["features"], whole[19:20], atol=1e-5)
     listed = tmp_path / "list.txt"
     absolute = photos / "class 1" / "0.png"
     listed.write_text(f"photos/class 4/1.png\n\n{absolute}\nphotos/class 0/7.png\n")
-    arrays = embed(run, listed, tmp_path)
+    arrays = embed(image_model, listed, tmp_path)
     np.testing.assert_allclose(arrays["features"], whole[[33, 8, 7]], atol=1e-5)
     assert set(arrays) == {"features", "paths"}
 
@@ -101,43 +104,44 @@ def test_features_are_embedded_with_and_without_labels(feature_run, features, tm
     np.testing.assert_allclose(plain["features"], arrays["test_features"], atol=1e-6)
 
 
-def test_broken_images_end_it_or_are_left_out_and_named(run, photos, tmp_path, capsys):
+def test_broken_images_end_it_or_are_left_out_and_named(image_model, photos, tmp_path, capsys):
     (photos / "class 0" / "2.png").write_text("no image")
     (photos / "class 5" / "7.png").write_bytes((photos / "class 5" / "6.png").read_bytes()[:60])
     out = tmp_path / "all.npz"
-    message = refused(capsys, "embed", run, photos, "-o", out, "--batch-size", "4")
+    message = refused(capsys, "embed", image_model, photos, "-o", out, "--batch-size", "4")
     assert "2 images cannot be read" in message and "class 0/2.png" in message and "class 5/7.png" in message
     assert not out.exists()
-    arrays = embed(run, photos, tmp_path, "--skip-broken", "--batch-size", "4")
+    arrays = embed(image_model, photos, tmp_path, "--skip-broken", "--batch-size", "4")
     captured = capsys.readouterr().err
     assert "left out 2" in captured and "class 0/2.png" in captured
     assert len(arrays["features"]) == len(arrays["labels"]) == len(arrays["paths"]) == 46
     assert [path for path in arrays["paths"] if "class 0/2.png" in path or "class 5/7.png" in path] == []
-    np.testing.assert_allclose(load_embedder(run).embed(arrays["paths"].tolist()), arrays["features"], atol=1e-5)
+    np.testing.assert_allclose(
+        load_embedder(image_model).embed(arrays["paths"].tolist()), arrays["features"], atol=1e-5
+    )
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "x.png").write_text("no image")
-    message = refused(capsys, "embed", run, tmp_path / "one", "-o", out, "--skip-broken")
+    message = refused(capsys, "embed", image_model, tmp_path / "one", "-o", out, "--skip-broken")
     assert "none of the 1 images can be read" in message
 
 
-def test_a_killed_call_is_taken_up_with_the_same_file(run, photos, tmp_path, own_cache, monkeypatch, capsys):
+def test_a_killed_call_is_taken_up_with_the_same_file(image_model, photos, tmp_path, own_cache, monkeypatch, capsys):
     """By another process as well; a changed folder, model or image begins anew."""
     (photos / "class 0" / "2.png").write_text("no image")
     options, seen = ("--skip-broken", "--batch-size", "5"), []
-    whole = embed(run, photos, tmp_path, *options)
+    whole = embed(image_model, photos, tmp_path, *options)
     assert not list(own_cache.rglob("embedded-*"))  # of few images nothing is kept
     monkeypatch.setattr(embedding_module, "MANY", 40)
     embed_batch = TrainedEmbedder.embed
 
-    def killed_in_the_fifth(self, inputs, size):
-        seen.append(len(inputs))
-        if sum(seen) > 20:
-            raise KeyboardInterrupt
-        return embed_batch(self, inputs, size)
-
     def counted(self, inputs, size):
         seen.append(len(inputs))
         return embed_batch(self, inputs, size)
+
+    def killed_in_the_fifth(self, inputs, size):
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+        return counted(self, inputs, size)
 
     def stop(model):
         seen.clear()
@@ -146,32 +150,28 @@ def test_a_killed_call_is_taken_up_with_the_same_file(run, photos, tmp_path, own
         (begun,) = own_cache.rglob(".embedded-*.begun")
         begun.write_bytes(begun.read_bytes()[:-70])  # A kill while the fourth batch was written.
         capsys.readouterr()
-        monkeypatch.setattr(
-            TrainedEmbedder,
-            "embed",
-            lambda self, inputs, size: seen.append(len(inputs)) or embed_batch(self, inputs, size),
-        )
+        monkeypatch.setattr(TrainedEmbedder, "embed", counted)
         seen.clear()
 
     def same(arrays):
         return arrays.keys() == whole.keys() and all(np.array_equal(arrays[name], whole[name]) for name in whole)
 
-    stop(run)
-    assert same(embed(run, photos, tmp_path, *options)) and sum(seen) == 48 - 15
+    stop(image_model)
+    assert same(embed(image_model, photos, tmp_path, *options)) and sum(seen) == 48 - 15
     assert "goes on with what a call before has embedded" in capsys.readouterr().err
     # What is whole is read; and it does not excuse what is broken.
-    assert same(embed(run, photos, tmp_path, *options)) and sum(seen) == 48 - 15
-    assert "class 0/2.png (cannot identify" in refused(capsys, "embed", run, photos, "-o", tmp_path / "all.npz")
+    assert same(embed(image_model, photos, tmp_path, *options)) and sum(seen) == 48 - 15
+    assert "class 0/2.png (cannot identify" in refused(capsys, "embed", image_model, photos, "-o", tmp_path / "all.npz")
     os.utime(photos / "class 3" / "1.png", (1, 1))
-    stop(run)
+    stop(image_model)
     os.utime(photos / "class 3" / "1.png", (2, 2))
-    assert same(embed(run, photos, tmp_path, *options)) and sum(seen) == 47
+    assert same(embed(image_model, photos, tmp_path, *options)) and sum(seen) == 47
     changed = "images or model have changed since a call that did not end; all are embedded anew"
     assert changed in capsys.readouterr().err
     assert not list(own_cache.rglob("*.begun"))
     os.utime(photos / "class 3" / "1.png", (3, 3))
-    stop(run)
-    other = load_embedder(run)
+    stop(image_model)
+    other = load_embedder(image_model)
     with torch.no_grad():
         other.network.head.bias += 1
     other.save(tmp_path / "other.pt")
@@ -179,21 +179,21 @@ def test_a_killed_call_is_taken_up_with_the_same_file(run, photos, tmp_path, own
     assert changed in capsys.readouterr().err
 
 
-def test_evaluates_on_another_folder_and_on_a_list_of_it(run, photos, tmp_path, capsys):
+def test_evaluates_on_another_folder_and_on_a_list_of_it(image_model, photos, tmp_path, capsys):
     capsys.readouterr()
-    assert main(["evaluate", str(run), "--data", str(photos), "--device", "cpu"]) == 0
+    assert main(["evaluate", str(image_model), "--data", str(photos), "--device", "cpu"]) == 0
     text = capsys.readouterr().out
     assert f"{photos}: 48 samples of 6 classes\n" in text and "MAP@R" in text
-    assert main(["evaluate", str(run), "--data", str(photos), "--json", "--device", "cpu"]) == 0
+    assert main(["evaluate", str(image_model), "--data", str(photos), "--json", "--device", "cpu"]) == 0
     found = json.loads(capsys.readouterr().out)
-    arrays = embed(run, photos, tmp_path)
+    arrays = embed(image_model, photos, tmp_path)
     expected = retrieval_metrics(arrays["features"], arrays["labels"])
     assert found.items() >= {"data": str(photos), "samples": 48, "classes": 6, **expected}.items()
     capsys.readouterr()
     files = [file.relative_to(tmp_path) for file in sorted(photos.rglob("*.png"))]
     listed = tmp_path / "list.csv"
     listed.write_text("label;path\n" + "".join(f"{file.parent.name};{file}\n" for file in files))
-    assert main(["evaluate", str(run), "--data", str(listed), "--json", "--device", "cpu"]) == 0
+    assert main(["evaluate", str(image_model), "--data", str(listed), "--json", "--device", "cpu"]) == 0
     assert json.loads(capsys.readouterr().out) == found | {"data": str(listed)}
 
 
@@ -207,8 +207,8 @@ def test_evaluates_on_the_test_part_as_the_run_did(feature_run, features, capsys
 
 
 @pytest.mark.parametrize("kind", nightly_but(["features"], ["images", "features"]))
-def test_onnx_runs_elsewhere_with_any_batch(kind, run, feature_run, photos, clusters, tmp_path, capsys):
-    model, path = (run if kind == "images" else feature_run), tmp_path / "out" / "model.onnx"
+def test_onnx_runs_elsewhere_with_any_batch(kind, image_model, feature_run, photos, clusters, tmp_path, capsys):
+    model, path = (image_model if kind == "images" else feature_run), tmp_path / "out" / "model.onnx"
     assert main(["export", str(model), "-o", str(path)]) == 0
     text = capsys.readouterr().out
     assert "no number differs from the network's by more than" in text
@@ -227,8 +227,8 @@ def test_onnx_runs_elsewhere_with_any_batch(kind, run, feature_run, photos, clus
 
 
 @pytest.mark.parametrize("kind", ["images", "features"])
-def test_torch_export_runs_without_this_package(kind, run, feature_run, clusters, tmp_path):
-    model, path = (run if kind == "images" else feature_run), tmp_path / "model.pt2"
+def test_torch_export_runs_without_this_package(kind, image_model, feature_run, clusters, tmp_path):
+    model, path = (image_model if kind == "images" else feature_run), tmp_path / "model.pt2"
     assert main(["export", str(model), "-o", str(path)]) == 0
     embedder = load_embedder(model)
     inputs = torch.rand(6, 3, SIZE, SIZE) if kind == "images" else torch.from_numpy(clusters.test.inputs[:6])
@@ -252,18 +252,12 @@ def test_a_file_that_differs_is_not_written(feature_run, tmp_path, monkeypatch, 
     assert not list(tmp_path.glob("model.*"))
 
 
-def test_what_cannot_be_exported_is_told(tiny_images, tmp_path, monkeypatch, capsys):
-
+def test_what_cannot_be_exported_is_told(photos, tmp_path, capsys):
     (tmp_path / "odd_backbone.py").write_text(
         "import torch\nclass Odd(torch.nn.Module):\n    def forward(self, images):\n"
         "        return images.flatten(1)[:, : 9 if float(images.sum()) > -1 else 3]\n"
     )
-    monkeypatch.chdir(tmp_path)
-    for label in range(4):
-        (tmp_path / "grey" / str(label)).mkdir(parents=True)
-        for number, image in enumerate(tiny_images.train.inputs[label::6][:4]):
-            Image.fromarray(image[0]).save(tmp_path / "grey" / str(label) / f"{number}.png")
-    command = ["train", "--data", "grey", "--image-size", "8", "--backbone", "odd_backbone:Odd", "--epochs", "1"]
+    command = ["train", "--data", "photos", "--image-size", "8", "--backbone", "odd_backbone:Odd", "--epochs", "1"]
     assert main([*command, "--batch-size", "8", "--method", "contrastive", "--device", "cpu", "--out", "odd"]) == 0
     message = refused(capsys, "export", "odd", "-o", "odd.pt2", "--backbone", "odd_backbone:Odd")
     assert "the backbone odd_backbone:Odd cannot be exported" in message
@@ -275,3 +269,57 @@ def test_without_the_extra_it_says_what_to_install(feature_run, tmp_path, monkey
     message = refused(capsys, "export", feature_run, "-o", tmp_path / "x.onnx")
     assert "ONNX needs onnxruntime: install with `pip install onnxruntime`" in message
     assert main(["export", str(feature_run), "-o", str(tmp_path / "x.pt2")]) == 0
+
+
+def test_an_image_finds_itself_and_its_class(image_model, photos, tmp_path, capsys):
+    query = photos / "class 2" / "3.png"
+    command = ["search", str(image_model), str(query), "--in", str(photos), "-k", "4", "--device", "cpu"]
+    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    assert "1 queries in 48 samples" in capsys.readouterr().out
+    (one,) = json.loads((tmp_path / "out" / "search.json").read_text())
+    assert one["query"] == str(query) and one["class"] is None
+    assert one["found"][0]["sample"] == str(query)
+    assert one["found"][0]["similarity"] == pytest.approx(1, abs=1e-5)
+    assert [hit["class"] for hit in one["found"]] == ["class 2"] * 4
+    embedder = load_embedder(image_model)
+    for hit in one["found"]:
+        cosine = float(embedder.embed(query) @ embedder.embed(hit["sample"]).T)
+        assert cosine == pytest.approx(hit["similarity"], abs=1e-5)
+    text = (tmp_path / "out" / "search.html").read_text()
+    assert len(re.findall('<img src="data:image/jpeg', text)) == 5 and "class 2" in text
+
+
+def test_features_are_searched_without_pictures(trained, clusters, features, tmp_path):
+    command = ["search", str(trained[0] / "features"), features, "--in", features, "-k", "500", "--device", "cpu"]
+    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    listed = json.loads((tmp_path / "out" / "search.json").read_text())
+    assert len(listed) == 123 and all(len(one["found"]) == 122 for one in listed)
+    # Among themselves no sample finds itself.
+    assert all(one["query"] not in [hit["sample"] for hit in one["found"]] for one in listed)
+    assert listed[7]["class"] == str(clusters.test.labels[7])
+    assert "<img" not in (tmp_path / "out" / "search.html").read_text()
+
+
+def test_paths_pil_images_and_arrays_are_one(image_model, photos):
+    embedder = load_embedder(image_model)
+    files = sorted(photos.rglob("*.png"))[:3]
+    images = [Image.open(file).convert("RGB") for file in files]
+    arrays = [np.asarray(image) for image in images]
+    expected = embedder.embed(files)
+    prepared = embedder.prepare(files)
+    for given in (list(map(str, files)), images, arrays, np.stack(arrays), [files[0], images[1], arrays[2]], prepared):
+        np.testing.assert_allclose(embedder.embed(given, batch_size=2), expected, atol=1e-6)
+    for given in (files[0], str(files[0]), images[0], arrays[0]):
+        np.testing.assert_allclose(embedder.embed(given), expected[:1], atol=1e-6)
+    np.testing.assert_allclose(embedder.embed((prepared * 255).byte().numpy()), expected, atol=1e-6)
+    assert embedder.embed(np.zeros((9, 7), np.uint8)).shape == (1, 8)
+    with pytest.raises(UsageError, match=r"an array of float32 \(9, 7, 3\); expected uint8 \(H, W\) or \(H, W, 3\)"):
+        embedder.embed(np.zeros((9, 7, 3), np.float32))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("faiss") is None, reason="faiss is not installed: pip install faiss-cpu")
+def test_the_example_of_faiss_finds_an_image(image_model, photos):
+    query = photos / "class 4" / "0.png"
+    command = [sys.executable, ROOT / "examples" / "faiss_index.py", image_model, photos, query]
+    found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert found[0] == f"1.000 {query}"

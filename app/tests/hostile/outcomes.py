@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,13 @@ import torch
 
 # Of all that commands leave these alone may differ from run to run.
 MEASURED = re.compile(r"seconds$|_bytes$|^times$")
+READERS: dict[str, Callable[[Path], Any]] = {
+    ".json": lambda path: json.loads(path.read_text()),
+    ".jsonl": lambda path: [json.loads(line) for line in path.read_text().splitlines()],
+    ".pt": lambda path: torch.load(path, weights_only=True),
+    ".npy": np.load,
+    ".npz": lambda path: dict(np.load(path)),
+}
 
 
 def outcome(folder: Path) -> dict[str, str]:
@@ -33,17 +41,8 @@ def _digest(path: Path) -> str:
 
 
 def _content(path: Path) -> Any:
-    if path.suffix == ".json":
-        return _plain(json.loads(path.read_text()))
-    if path.suffix == ".jsonl":
-        return [_plain(json.loads(line)) for line in path.read_text().splitlines()]
-    if path.suffix == ".pt":
-        return _plain(torch.load(path, weights_only=True))
-    if path.suffix == ".npy":
-        return _plain(np.load(path, allow_pickle=False))
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            return {key: _plain(arrays[key]) for key in arrays.files}
+    if path.suffix in READERS:
+        return _plain(READERS[path.suffix](path))
     if path.suffix in (".html", ".svg", ".md"):
         # They show times, and pictures whose numbers of elements are drawn at random.
         text = path.read_text().rstrip()

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.tests.conftest import make_clusters, save_features, save_photos
-from robustdml.audit_report.findings import Finding, write_findings
+from app.tests.conftest import finding, make_clusters, save_features, save_photos
+from robustdml.audit_report.findings import write_findings
 from robustdml.noise import with_wrong_labels
 
 ROBUSTDML = ("robustdml",)  # A module, as after ``python -m``.
@@ -35,36 +35,26 @@ def _photographs(given: Path) -> None:
 def _findings(given: Path) -> None:
     _photographs(given)
     files = sorted((given / "photographs").rglob("*.png"))
-    write_findings(
-        given / "labels.csv",
-        [Finding(str(file), file.parent.name, 0.9, file.parent.name, 0.9, "right", -1) for file in files],
-    )
+    write_findings(given / "labels.csv", [finding(file, file.parent.name) for file in files])
 
 
-def _nothing(given: Path) -> None:
-    """Glyphs are made by the command."""
+def _training(out: Path, *settings: str) -> Sequence[str]:
+    resume = ["--resume"] if (out / "checkpoint.pt").exists() else []
+    common = ["--batch-size", "32", "--device", "cpu", "--noise", "symmetric:0.3"]
+    return [*ROBUSTDML, "train", *settings, *common, "--out", str(out), *resume]
 
 
 def _preempted(given: Path, out: Path) -> Sequence[str]:
-    resume = ["--resume"] if (out / "checkpoint.pt").exists() else []
-    settings = ["--epochs", "8", "--batch-size", "32", "--device", "cpu", "--noise", "symmetric:0.3"]
-    loss = ["--method", "proxy-anchor", "--filter", "prism-vmf"]
-    return [*ROBUSTDML, "train", "--data", "glyphs", *loss, *settings, "--out", str(out), *resume]
+    return _training(out, "--data", "glyphs", "--method", "proxy-anchor", "--filter", "prism-vmf", "--epochs", "8")
 
 
 def _train(given: Path, out: Path) -> Sequence[str]:
-    resume = ["--resume"] if (out / "checkpoint.pt").exists() else []
-    settings = ["--epochs", "3", "--batch-size", "32", "--device", "cpu", "--noise", "symmetric:0.3"]
-    return [*ROBUSTDML, "train", "--data", str(given / "features.npz"), *settings, "--out", str(out), *resume]
+    return _training(out, "--data", str(given / "features.npz"), "--epochs", "3")
 
 
 def _audit(given: Path, out: Path) -> Sequence[str]:
     settings = ["--epochs", "2", "--runs", "2", "--device", "cpu"]
     return [*ROBUSTDML, "audit", str(given / "features.npz"), *settings, "--out", str(out)]
-
-
-def _cache(given: Path, out: Path) -> Sequence[str]:
-    return ["app.tests.hostile.make_cache", str(given / "photographs")]
 
 
 def _apply(given: Path, out: Path) -> Sequence[str]:
@@ -76,8 +66,8 @@ def _apply(given: Path, out: Path) -> Sequence[str]:
 ALL = (
     Scenario("train", _features, _train),
     Scenario("audit", _features, _audit),
-    Scenario("cache", _photographs, _cache),
+    Scenario("cache", _photographs, lambda given, out: ["app.tests.hostile.make_cache", str(given / "photographs")]),
     Scenario("apply", _findings, _apply),
-    Scenario("preempted", _nothing, _preempted, preempted=True),
+    Scenario("preempted", lambda given: None, _preempted, preempted=True),  # The command makes Glyphs
 )
 SCENARIOS = {one.name: one for one in ALL}
