@@ -4,17 +4,19 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import save_features, save_photos
+from app.tests.conftest import save_photos
 from experiments.__main__ import main
 from experiments.comparison import pool
-from experiments.comparison.ablations import ABLATIONS, ALL_ENTRIES, TABLE_2
+from experiments.comparison.ablations import ABLATIONS, ALL_ENTRIES, RIVALS, TABLE_2
 from experiments.comparison.cells import Cell, all_cells
 from experiments.comparison.claim import Claim, Operand
 from experiments.comparison.claims import CLAIMS, claim_cells
 from experiments.comparison.entries import ENTRIES, NOISES, QUICK_ENTRIES, QUICK_NOISES, Entry
+from experiments.comparison.neighbour_filter import neighbours_agree
 from experiments.comparison.outcomes import read_outcome, write_outcome
 from experiments.comparison.results import Results
 from experiments.comparison.section import markdown, page
@@ -29,6 +31,7 @@ from robustdml.noise import parse_noise
 from robustdml.options import OptionSet
 from robustdml.progress import silent
 from robustdml.retrieval import retrieval_metrics
+from robustdml.train import train
 
 CPU = torch.device("cpu")
 ONE_EPOCH = TrainingConfig(epochs=1)
@@ -234,12 +237,23 @@ def test_networks_that_train_as_a_whole_are_compared(tmp_path, capsys):
     assert "backbone: 'untrained' then, '' now" in capsys.readouterr().err
 
 
-def test_a_backbone_is_for_images_that_train(tmp_path, clusters, capsys):
-    path = save_features(clusters, tmp_path / "clusters.npz")
-    command = ["compare", "--data", path, "--out", str(tmp_path / "out"), "--device", "cpu"]
-    assert main([*command, "--finetune"]) == 2
-    assert "clusters holds features: there is no backbone to choose or to train" in capsys.readouterr().err
-    assert main([*command, "--backbone", "untrained"]) == 2
-    assert "--backbone untrained is for --finetune" in capsys.readouterr().err
-    assert main([*command, "--seeds", "0"]) == 2
-    assert main([*command, "--noise", "loud:2"]) == 2
+def test_the_label_has_at_least_half_as_many_neighbours_as_the_commonest():
+    rows = torch.nn.functional.normalize(torch.eye(2).repeat_interleave(20, 0) + 0.01 * torch.rand(40, 2))
+    labels = torch.tensor([0] * 12 + [1] * 5 + [2] * 3 + [3] * 20)
+    # Around the first: 12 of class 0, 5 of class 1, 3 of class 2.
+    assert neighbours_agree(rows, labels).tolist() == [True] * 12 + [False] * 8 + [True] * 20
+    labels[17] = 1  # 6 are half of 12
+    assert neighbours_agree(rows, labels)[12:18].all()
+
+
+def test_the_neighbour_filter_keeps_more_right_labels_than_wrong_ones(noisy):
+    config = TrainingConfig(epochs=2, **ALL_ENTRIES["neighbour-filter"].settings)
+    result = train(config, noisy, device="cpu")
+    kept, wrong = result.scores["kept"], result.changed
+    assert np.nanmean(kept[~wrong]) > 0.9 > 0.5 > np.nanmean(kept[wrong])
+
+
+def test_a_rival_from_robusts_start_differs_in_the_start_alone():
+    for name in RIVALS:
+        own, principal = ALL_ENTRIES[name], ALL_ENTRIES[f"{name}-principal"]
+        assert principal.settings == {**own.settings, "start": "principal"}

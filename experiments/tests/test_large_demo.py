@@ -14,12 +14,9 @@ from experiments.large.page import HEAD, LargeOutcome, comparisons, rows
 from robustdml.data import RetrievalData, Split
 from robustdml.errors import UsageError
 from robustdml.methods import METHODS
+from robustdml.progress import silent
 
 SCALE = experiment.Scale(epochs=1, embedding_size=8, threads=1)
-
-
-def silent(*_):
-    pass
 
 
 @pytest.fixture
@@ -150,21 +147,6 @@ def test_interruption_says_the_way_on(npz, tmp_path, monkeypatch, capsys):
     assert main(["demo", "--large", "--quick", "--data", npz, "--out", str(tmp_path / "out")]) == 130
     assert "the same command goes on with what is missing" in capsys.readouterr().err
     assert not list((tmp_path / "out").rglob("*.task.json"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--large", "--seeds", "2"], "--seeds: with --large there is one run of each loss"),
-        (["--data", "glyphs"], "--data is for --large"),
-        (["--quick"], "--quick is for --large"),
-        (["--large", "--epochs", "0"], "epochs=0: expected at least 1"),
-        (["--large", "--threads", "-1"], "threads=-1: expected at least 1"),
-    ],
-)
-def test_bad_arguments(arguments, message, capsys):
-    assert main(["demo", *arguments]) == 2
-    assert message in capsys.readouterr().err
 
 
 def test_comparisons_hold_the_same_loss_against_the_peers():

@@ -1,4 +1,4 @@
-"""What several data sets say together, against figures worked out by hand and by others."""
+"""What several data sets say together, against figures worked out by hand; names that strangers chose in its pages."""
 
 import json
 import sys
@@ -6,11 +6,16 @@ import sys
 import numpy as np
 import pytest
 
+from app.tests.browser import needs_browser
+from app.tests.test_hostile_pages import NAMES, check_page, check_rendered, shown
 from experiments.bench import gain
 from experiments.comparison.cells import Cell
 from experiments.comparison.entries import ENTRIES
 from experiments.comparison.results import Results
 from experiments.comparison.section import markdown, page
+from experiments.comparison.tables import sections as sections_of_data
+from experiments.large.page import LargeOutcome
+from experiments.large.page import render as render_large
 from experiments.statistics.bars import bars
 from experiments.statistics.paired import Difference, mean_over_data, paired_difference
 from experiments.statistics.ranks import Ranks, rank
@@ -140,6 +145,7 @@ def verdicts(suite, start):
 
 WITHIN, BASE = "clean labels: within 1 point", "noise of 20 % and more: never below its base loss, Contrastive"
 ABOVE = "noise of 20 % and more: above the best"
+UNTOUCHED, REJECTED = "any noise: not more than 1 point below", "clean labels: at most 1%"
 # As good as the best is not above it.
 LEVEL = [(data, "symmetric:0.5", "proxy-anchor", 0.90) for data in DATA]
 
@@ -190,20 +196,20 @@ def test_first_in_rank_with_an_interval_that_excludes_the_second():
     assert [bar.verdict for bar in verdicts(make_suite({"a": {"none": GOOD}}), start)] == ["not run"] * 2
 
 
-def test_not_a_point_below_the_untouched_features():
-    start = "any noise: not more than 1 point below"
-    assert [bar.verdict for bar in verdicts(with_cells(untouched=0.91), start)] == ["reached"] * 2
-    for bar in verdicts(with_cells(("data e", "symmetric:0.5", "robust", 0.6), untouched=0.7), start):
-        assert bar.verdict == "not reached" and bar.found == "14 of 15 cells, 93%"
-        assert bar.misses == ("data e, symmetric:0.5 (0.600 : 0.700)",)
-
-
-def test_right_labels_that_are_rejected():
-    start = "clean labels: at most 1%"
-    assert verdicts(with_cells(rejected=0.01), start)[0].verdict == "reached"
-    (bar,) = verdicts(with_cells(rejected=0.011), start)
-    assert bar.verdict == "not reached" and bar.misses[0] == "data a (1.1%)" and len(bar.misses) == 5
-    assert verdicts(with_cells(rejected=None), start)[0].verdict == "not run"
+@pytest.mark.parametrize(
+    ("start", "changes", "arguments", "verdict", "found", "misses"),
+    [
+        (UNTOUCHED, [], {"untouched": 0.91}, "reached", "15 of 15 cells, 100%", []),
+        (UNTOUCHED, [("data e", "symmetric:0.5", "robust", 0.6)], {"untouched": 0.7},
+         "not reached", "14 of 15 cells, 93%", ["data e, symmetric:0.5 (0.600 : 0.700)"]),
+        (REJECTED, [], {"rejected": 0.01}, "reached", "5 of 5 data sets", []),
+        (REJECTED, [], {"rejected": 0.011}, "not reached", "0 of 5 data sets", [f"{data} (1.1%)" for data in DATA]),
+        (REJECTED, [], {"rejected": None}, "not run", "", []),
+    ],
+)  # fmt: skip
+def test_targets_beside_other_methods(start, changes, arguments, verdict, found, misses):
+    for bar in verdicts(with_cells(*changes, **arguments), start):
+        assert (bar.verdict, bar.found, list(bar.misses)) == (verdict, found, misses)
 
 
 def test_tables_and_page_of_a_suite():
@@ -245,3 +251,32 @@ def test_the_gain_of_a_method_over_its_base(tmp_path, monkeypatch, capsys):
     # Differences of 25 and 0 points: mean 12.5, and t of one degree of freedom 12.706. Of b the base was not run.
     assert row == "| a | none | 0.375 | 0.250 | +12.5 [-146.3, +171.3] | 0.88 |"
     assert band == "| 0.75 to 0.90 | 1 | 1 | +12.5 | +12.5 | +12.5 |"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_page_of_a_comparison(name):
+    suite = make_suite({data: {"none": {"robust": 0.6, "proxy-anchor": 0.5}} for data in (name, "other")})
+    parts = [*sections(suite), *sections_of_data(suite.results[name])]
+    text = page(parts, name)
+    assert shown(name) in shown(check_page(text).text)
+    # The same as Markdown, whose readers take HTML for HTML.
+    written = markdown(parts)
+    assert "<" not in written
+    rows = [line for line in written.splitlines() if line.startswith("|")]
+    assert all(line.endswith("|") for line in rows)
+
+
+@pytest.mark.parametrize("name", NAMES[:6])
+def test_the_page_of_the_large_demo(name):
+    result = {"seconds": 1.0, "step_seconds": 1e-3, "extra_bytes": 1, "filter_bytes": 0}
+    figures = {"precision_at_1": 0.5, "mean_average_precision_at_r": 0.2}
+    result["history"] = [{"epoch": 1, "loss": 1.0, "seconds": 1.0, **figures}]
+    results = {"proxy-anchor": result, "proxy-anchor-peer": result}
+    assert name in check_page(render_large(LargeOutcome(name, figures, results, "machine"))).text
+
+
+@needs_browser
+def test_in_a_real_browser(chromium, tmp_path):
+    suite = make_suite({data: {"none": {"robust": 0.6, "proxy-anchor": 0.5}} for data in NAMES[:6]})
+    (tmp_path / "compare.html").write_text(page(sections(suite), NAMES[0]))
+    check_rendered(chromium, tmp_path / "compare.html", "robustdml_ops: ")

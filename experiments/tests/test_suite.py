@@ -149,28 +149,38 @@ def test_a_data_set_that_is_not_to_be_had_is_told_and_the_others_are_run(two, tm
     assert "| Contrastive |" in captured.out and len(outcomes(tmp_path / "out")) == 4
     assert main([*command, "--data", "scrolls"]) == 2
     assert "apt install fonts-of-old" in capsys.readouterr().err
-    # What is misspelt is put right before hours of training.
-    assert main([*command, "--data", two[0], "glpyhs"]) == 2
-    assert "did you mean glyphs?" in capsys.readouterr().err
 
 
-def test_two_data_sets_of_one_name_are_refused(two, clusters, tmp_path, capsys):
-    (tmp_path / "other").mkdir()
-    again = save_features(clusters, tmp_path / "other" / "clusters.npz")
-    command = ["compare", *SMALL, "--noise", "none", "--out", str(tmp_path / "out"), "--data"]
-    assert main([*command, two[0], again]) == 2
-    assert "a second one called clusters; rename one" in capsys.readouterr().err
-    assert main([*command, two[0], two[0]]) == 2
-    assert "given twice" in capsys.readouterr().err
-
-
-def test_outcomes_outside_of_the_folders_of_data_sets_are_not_passed_over(two, tmp_path, capsys):
-    cells = tmp_path / "out" / "cells"
-    cells.mkdir(parents=True)
-    (cells / "robust__none__seed0.json").write_text("{}")
-    assert main(["compare", "--data", two[0], *SMALL, "--out", str(tmp_path / "out")]) == 2
-    error = capsys.readouterr().err
-    assert "holds 1 outcomes beside the folders" in error and "robust__none__seed0.json: move each" in error
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        (
+            "compare --data clusters.npz --finetune",
+            "clusters holds features: there is no backbone to choose",
+        ),
+        ("compare --data clusters.npz --backbone untrained", "--backbone untrained is for --finetune"),
+        ("compare --data clusters.npz --seeds 0", "seeds=0: expected at least 1"),
+        ("compare --data clusters.npz --noise loud:2", "noise 'loud:2': expected one of none, symmetric:RATE"),
+        ("compare --data clusters.npz other/clusters.npz", "a second one called clusters; rename one"),
+        ("compare --data clusters.npz clusters.npz", "given twice"),
+        ("compare --data clusters.npz glpyhs", "did you mean glyphs?"),
+        ("compare --data clusters.npz --out stray", "holds 1 outcomes beside the folders"),
+        ("compare --data clusters.npz --out stray", "robust__none__seed0.json: move each"),
+        ("demo --large --seeds 2", "--seeds: with --large there is one run of each loss"),
+        ("demo --data glyphs", "--data is for --large"),
+        ("demo --quick", "--quick is for --large"),
+        ("demo --large --epochs 0", "epochs=0: expected at least 1"),
+        ("demo --large --threads -1", "threads=-1: expected at least 1"),
+    ],
+)
+def test_what_is_refused(two, tmp_path, capsys, command, answer):
+    """Before hours of training."""
+    for folder in ("other", "stray/cells"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "other" / "clusters.npz").symlink_to(two[0])
+    (tmp_path / "stray" / "cells" / "robust__none__seed0.json").write_text("{}")
+    assert main(command.split()) == 2
+    assert answer in capsys.readouterr().err
 
 
 @pytest.mark.nightly

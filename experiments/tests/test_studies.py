@@ -1,0 +1,59 @@
+"""The studies of negatives that are left out, of contrastive losses where labels are wrong, and of two-byte proxies."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from experiments.bench import bfloat16_proxies, contrastive_noise
+from experiments.commands.negatives import LABELS, relabelled, tables
+from robustdml.data import RetrievalData, Split, load_data
+
+
+def test_labels_of_each_kind():
+    labels = np.repeat(np.arange(7), 12)
+    train = Split(np.zeros((len(labels), 2), np.float32), labels, tuple("abcdefg"))
+    data = RetrievalData("few", train, train)
+    right, flipped, split, merged = (relabelled(data, kind, 0).train for kind in LABELS)
+    assert right is train
+    assert (flipped.labels != train.labels).mean() == pytest.approx(0.4, abs=0.03)
+    assert split.num_classes == 14
+    assert (split.labels // 2 == train.labels).all()
+    assert set(split.labels % 2) == {0, 1}
+    assert split.class_names[:2] == ("a 1", "a 2")
+    assert merged.num_classes == 4
+    together = {frozenset(train.labels[merged.labels == pair].tolist()) for pair in range(4)}
+    assert sorted(map(len, together)) == [1, 2, 2, 2]
+    for pair, name in enumerate(merged.class_names):
+        assert name == " and ".join(train.class_names[k] for k in sorted(set(train.labels[merged.labels == pair])))
+
+
+def test_tables_of_means_over_the_seeds():
+    cell = {"labels": LABELS[0], "share": 1.0, "limit": None, "MAP@R": 0.2}
+    runs = [cell | {"seed": 0, "Recall@1": 0.5}, cell | {"seed": 1, "Recall@1": 0.7}]
+    runs.append(cell | {"seed": 0, "labels": LABELS[1], "limit": 0.4, "share": 0.1, "Recall@1": 0.1})
+    found = tables(runs)
+    assert found["noises"] == [LABELS[0], LABELS[1]]
+    assert found["Recall@1"] == {
+        "all negatives": [pytest.approx(0.6), None],
+        "10% of the negatives, without cosines above 0.4": [None, 0.1],
+    }
+
+
+def test_each_contrastive_loss_learns(monkeypatch):
+    monkeypatch.setattr(contrastive_noise, "SAMPLES", 16)
+    data = load_data("digits")
+    data = replace(data, test=data.train)  # of ten classes nothing is learnt for others
+    untrained = contrastive_noise.score(data, "SupCon", "none", 0, steps=0)
+    right = {loss: contrastive_noise.score(data, loss, "none", 0, steps=60) for loss in contrastive_noise.LOSSES}
+    assert min(right.values()) > untrained
+    assert right[contrastive_noise.FILTERED] == right["SupCon"]  # the filter has not begun, and nothing is left out
+
+
+@pytest.mark.filterwarnings("ignore:.*rounds to the nearest")
+def test_proxies_of_each_type_are_trained(monkeypatch):
+    monkeypatch.setattr(bfloat16_proxies, "SEEDS", 2)
+    types = bfloat16_proxies.study("digits", ("arcface",), epochs=1)["ArcFace"]
+    assert list(types) == list(bfloat16_proxies.PROXIES)
+    assert types["float32"]["difference"] == [0.0, 0.0]
+    assert all(0.9 < values["Recall@1"][0] <= 1 for values in types.values())
