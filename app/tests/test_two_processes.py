@@ -39,6 +39,11 @@ def figures(result):
     return [{name: value for name, value in record.items() if name != "seconds"} for record in result.history]
 
 
+def world_of(place):
+    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
+    return World(place.rank, 2)
+
+
 def clusters():
     return with_wrong_labels(make_clusters(), "symmetric:0.3", seed=0)
 
@@ -46,8 +51,7 @@ def clusters():
 @case(2)
 def a_run(place):
     """Its figures, and what it wrote; a signal to one process ends both, and two or one go on."""
-    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
-    world, data = World(place.rank, 2), clusters()
+    world, data = world_of(place), clusters()
     folder, alone = place.folder / "run", place.folder / f"alone-{place.rank}"
 
     def end(config, resume, recorders=()):
@@ -81,9 +85,8 @@ def a_run(place):
 @case(2)
 def a_run_judged_before_training(place):
     """The first process judges for all; every process keeps the same samples."""
-    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
     config = replace(CONFIG, filter=FilterOptions("audit"))
-    many = train(config, clusters(), device="cpu", world=World(place.rank, 2))
+    many = train(config, clusters(), device="cpu", world=world_of(place))
     one = train(config, clusters(), device="cpu")
     assert 0.5 < one.history[-1]["filter_kept"] < 0.9
     for name in ("label_quality", "kept"):
@@ -95,12 +98,11 @@ def a_run_judged_before_training(place):
 @case(2)
 def a_run_with_a_memory(place):
     """The filter's memory, or one of the loss's own, of which each process has half; one process goes on with it."""
-    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
     options = OptionSet(MemoryContrastiveOptions(memory_size=151))
     for name, chosen in (("memory", FilterOptions()), ("filter", FilterOptions("prism-average"))):
         config = replace(CONFIG, method="mcl", epochs=1, options=options, filter=chosen)
         folder, alone = place.folder / f"with-{name}", place.folder / f"with-{name}-{place.rank}"
-        many = train(config, clusters(), out=folder, device="cpu", world=World(place.rank, 2))
+        many = train(config, clusters(), out=folder, device="cpu", world=world_of(place))
         one = train(config, clusters(), out=alone, device="cpu")
         if place.rank == 0:  # which writes
             states = [torch.load(path / CHECKPOINT)["state"][name] for path in (folder, alone)]
@@ -115,10 +117,9 @@ def a_run_with_a_memory(place):
 
 @case(2)
 def methods_of_one_process(place):
-    os.environ["ROBUSTDML_CACHE"] = str(place.folder / f"cache-{place.rank}")
     config = TrainingConfig(method="smooth-proxy-anchor", epochs=1)
     with pytest.raises(UsageError, match="takes confidences, which is made on one process"):
-        train(config, clusters(), device="cpu", world=World(place.rank, 2))
+        train(config, clusters(), device="cpu", world=world_of(place))
 
 
 @pytest.mark.nightly
