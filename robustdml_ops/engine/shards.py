@@ -148,7 +148,17 @@ def settings_of(module: nn.Module) -> dict[str, object]:
     return {"the class": type(module).__name__, **plain, **trained}
 
 
-class TypedBuffers(nn.Module):
+class ShownSettings:
+    """A module whose ``repr`` has the attributes that ``shown`` names."""
+
+    shown: ClassVar[tuple[str, ...]] = ()
+
+    def extra_repr(self) -> str:
+        """Return the settings, for ``repr``."""
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.shown)
+
+
+class TypedBuffers(ShownSettings, nn.Module):
     """``.half()`` and the like move buffers and convert none: sums of classes would drift, a large κ would overflow."""
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "TypedBuffers":

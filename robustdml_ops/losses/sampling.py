@@ -10,6 +10,7 @@ from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, check_label_range
 from robustdml_ops.engine.proxy_update import ProxyUpdate, UpdateOfRows, refuse_update
 from robustdml_ops.engine.random_words import FIRST, GOLDEN, mix_bits
 from robustdml_ops.engine.rows.backends import by_columns, gradient_buffer, rows_at
+from robustdml_ops.engine.shards import ShownSettings
 from robustdml_ops.engine.validation import check_number
 
 # Takes rows (n,) int64, distinct, and dL/drows (n, D) in the type of the matrix.
@@ -31,10 +32,11 @@ class Drawn(NamedTuple):
         return torch.where(self.places < self.certain, one, self.weight * one)
 
 
-class Negatives(nn.Module):
+class Negatives(ShownSettings, nn.Module):
     """Draws the classes of each step, and remembers which step it is."""
 
     state: Tensor
+    shown = ("share",)
 
     def __init__(self, share: float, seed: int = 0) -> None:
         super().__init__()
@@ -74,10 +76,6 @@ class Negatives(nn.Module):
         if proxies.dim() == 2:
             return take_rows(proxies, rows, self.receiver), None
         return take_rows(proxies.flatten(0, 1), rows, self.receiver).view(-1, *proxies.shape[1:]), None
-
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return f"share={self.share}"
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         state_dict.setdefault(f"{prefix}state", self.state)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.backends.dispatch import op_in_graphs
-from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, TypedBuffers
+from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, ShownSettings, TypedBuffers
 from robustdml_ops.engine.validation import (
     check_choice,
     check_finite_numbers,
@@ -21,7 +21,7 @@ from robustdml_ops.losses.inputs import REDUCTIONS, reduce_samples
 from robustdml_ops.ops import superloss
 
 
-class SuperLoss(nn.Module):
+class SuperLoss(ShownSettings, nn.Module):
     """Least (ℓ − τ)σ + λ log²σ over the confidence σ of each loss; the gradient is that of σ·ℓ with σ constant.
 
         σ = exp(−W(½ max(−2/e, (ℓ − τ)/λ)))
@@ -34,7 +34,7 @@ class SuperLoss(nn.Module):
     Parameters
     ----------
     lam : float
-        λ > 0.
+        λ > 0: the larger, the nearer every weight σ is to 1.
     tau : float, optional
         τ, such as log C for a cross-entropy. None: the mean of all losses of all training batches so far, kept in
         ``state_dict``.
@@ -49,6 +49,8 @@ class SuperLoss(nn.Module):
     >>> embeddings = torch.randn(32, 64, requires_grad=True)
     >>> robust(per_sample(embeddings, torch.randint(10, (32,)))).backward()
     """
+
+    shown = ("lam", "tau")
 
     def __init__(self, lam: float = 1.0, tau: float | None = None, *, reduction: str = "mean") -> None:
         super().__init__()
@@ -86,10 +88,6 @@ class SuperLoss(nn.Module):
             losses = losses.masked_fill(~present, 0)
         tau = self.running(losses.detach(), present) if self.tau is None else self.tau
         return reduce_samples(superloss(losses, tau, self.lam), sample_weights, self.reduction)
-
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return f"lam={self.lam}, tau={self.tau}"
 
 
 # Thresholds between losses of right and of wrong labels, besides Otsu's: modules of a batch of losses.

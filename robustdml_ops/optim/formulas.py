@@ -77,7 +77,6 @@ class ProxyAdamW(ProxyOptimizer):
     def formula(
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
     ) -> tuple[Tensor, ...]:
-        """The formula above."""
         beta1, beta2 = group["betas"]
         settings = self.native_settings(group, step)
         m = torch.lerp(moments[0], G, 1 - beta1)
@@ -87,7 +86,6 @@ class ProxyAdamW(ProxyOptimizer):
         return kept.addcdiv_(m, denominator, value=-settings["step_size"]), m, v
 
     def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
-        """The settings by their native names."""
         (beta1, beta2), lr = group["betas"], float(group["lr"])
         return {
             "lr": lr,
@@ -163,7 +161,6 @@ class ProxySGD(ProxyOptimizer):
     def formula(
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
     ) -> tuple[Tensor, ...]:
-        """The formula above."""
         g, lr = G + group["weight_decay"] * P, float(group["lr"])
         if not moments:
             return (P - lr * g,)
@@ -172,7 +169,6 @@ class ProxySGD(ProxyOptimizer):
         return P - lr * (g + momentum * m if group["nesterov"] else m), m
 
     def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
-        """The settings by their native names."""
         numbers = {name: float(group[name]) for name in ("lr", "weight_decay", "momentum", "dampening")}
         return {**numbers, "nesterov": bool(group["nesterov"]), "first_step": step == 1}
 
@@ -238,11 +234,9 @@ class ProxyAdagrad(ProxyOptimizer):
     def formula(
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
     ) -> tuple[Tensor, ...]:
-        """The formula above."""
         g = G + group["weight_decay"] * P
         total = moments[0] + g.square().mean(1)
         return P - (float(group["lr"]) / (total.sqrt() + group["eps"]))[:, None] * g, total
 
     def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
-        """The settings by their native names."""
         return {name: float(group[name]) for name in ("lr", "weight_decay", "eps")}

@@ -15,7 +15,7 @@ from robustdml_ops.engine.validation import (
     check_sizes,
 )
 from robustdml_ops.ops import pair_lse, self_paced_descent, self_paced_sweep
-from robustdml_ops.ops.self_paced import MOST_MU
+from robustdml_ops.ops.self_paced import check_settings
 from robustdml_ops.robust.checked_batch import check_ddp_buffers, check_ids
 
 _STEPS_PER_SAMPLE = 160  # of Algorithm 3: 10⁷ steps for 60 000 samples
@@ -86,6 +86,7 @@ class BalancedSelfPaced(TypedBuffers):
     negative: Tensor
     lam: Tensor
     iteration: Tensor
+    shown = ("growth", "lam_max", "mu", "solver")
 
     def __init__(
         self,
@@ -113,13 +114,10 @@ class BalancedSelfPaced(TypedBuffers):
             raise ValueError(f"growth must be at least 1, got {growth}: a falling λ would drop admitted samples")
         if not lam <= lam_max < math.inf:
             raise ValueError(f"lam_max must be at least lam = {lam} and finite, got {lam_max}")
-        if not 0 <= mu <= MOST_MU:
-            raise ValueError(f"mu must be at least 0 and at most {MOST_MU:g}, got {mu}: 0 is plain self-paced learning")
+        check_settings(lam, mu, 0 if steps is None else steps)
         check_choice(("exact", "stochastic"), solver=solver)
         check_positive(learning_rate=learning_rate)
         check_sizes(classes_per_step=classes_per_step, samples_per_class=samples_per_class)
-        if steps is not None and steps < 0:
-            raise ValueError(f"steps must be at least 0, got {steps}")
         if not 0 <= seed < 2**31:
             raise ValueError(f"seed must be from 0 to 2**31 - 1, got {seed}")
         if labels.dim() != 1 or labels.dtype not in INTEGERS or len(labels) == 0 or int(labels.min()) < 0:
@@ -198,13 +196,6 @@ class BalancedSelfPaced(TypedBuffers):
     def sdaw(self) -> float:
         """Standard deviation of the classes' average weights, Eq. 14; on a GPU, waits for it."""
         return float(self._class_means().std(correction=0))
-
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return (
-            f"samples={len(self.labels)}, growth={self.growth}, lam_max={self.lam_max}, mu={self.mu}, "
-            f"solver={self.solver}"
-        )
 
     def _store(self, embeddings: Tensor, ids: Tensor) -> None:
         check_same_device(embeddings=embeddings, labels=self.labels)

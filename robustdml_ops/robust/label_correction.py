@@ -68,6 +68,7 @@ class LabelCorrection(TypedBuffers):
 
     proposals: Tensor
     times: Tensor
+    shown = ("confidence", "visits")
 
     def __init__(self, num_samples: int, confidence: float = 0.9, visits: int = 2) -> None:
         super().__init__()
@@ -108,7 +109,3 @@ class LabelCorrection(TypedBuffers):
         sure = (log_p.exp() >= self.confidence) & (times >= self.visits)
         corrected = ~keep & sure & (proposed >= 0)
         return Corrected(torch.where(corrected, proposed, labels), keep | corrected, corrected)
-
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return f"samples={len(self.proposals)}, confidence={self.confidence}, visits={self.visits}"

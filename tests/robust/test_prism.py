@@ -143,7 +143,7 @@ def test_what_is_rejected_and_what_is_new():
     prism = PRISM(C, D, noise_rate=1, threshold="top-r", memory_size=3)
     assert prism(X, labels).keep.all()  # the bank is empty
     prism.enqueue(X, labels, torch.ones(6, dtype=torch.bool))
-    known = prism.bank.seen[labels]
+    known = prism.bank.counts[labels] > 0
     result = prism(X, labels)
     assert torch.equal(result.keep, ~known)
     assert result.rejected_ids is None

@@ -138,7 +138,7 @@ def test_keep_of_another_kind(keep):
     for enqueue in (prism.enqueue, lambda X, Y, keep: prism.bank.enqueue(X, Y, keep=keep)):
         with pytest.raises(ValueError, match=r"keep must be bool of shape \(4,\), got .*: pass PRISM's result.keep"):
             enqueue(X, Y, keep)
-    assert not prism.bank.filled
+    assert not prism.bank.enqueued
 
 
 @pytest.mark.parametrize(

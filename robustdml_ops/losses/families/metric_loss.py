@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, OwnRows, settings_of
+from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, OwnRows, ShownSettings, settings_of
 from robustdml_ops.engine.validation import check_choice
 from robustdml_ops.losses.first_steps import FirstSteps
 from robustdml_ops.losses.inputs import REDUCTIONS, LossInputs, LossOptions, check_options
@@ -16,19 +16,14 @@ from robustdml_ops.losses.peer.interface import PeerInterface, without_label
 from robustdml_ops.losses.peer.listed_pairs import check_indices
 
 
-class ShardableLoss:
+class ShardableLoss(ShownSettings):
     """A loss of one process, or of the samples and classes of all; ``robustdml_ops.distributed`` sets ``shards``."""
 
     shards: OneProcess = ONE_PROCESS
-    shown: ClassVar[tuple[str, ...]] = ()  # settings in ``repr``
 
     def class_dimensions(self) -> dict[str, int]:
         """Parameters with entries for each class, and the dimension that counts the classes."""
         return {}
-
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self.shown)
 
     def _common_settings(self) -> dict[str, object]:
         """Numbers and names that must be equal on all processes."""

@@ -106,7 +106,7 @@ def self_paced_sweep(
         γ > 0 for all classes (the paper), or (C,) one for each class, where labels are 0 … C − 1. Steps of a class are
         γ/N^c long, and come to rest below N^c²/μ (half of it lands in the minimum of the coordinate).
     steps : int
-        T.
+        Number of steps, T.
     classes_per_step, samples_per_class : int
         P and K. A step costs O(P·K²).
     decay : float
@@ -140,7 +140,7 @@ def self_paced_sweep(
     >>> self_paced_sweep(torch.ones(5), xi, 0 * xi, y, lam=1.0, mu=0.0, learning_rate=1.0, steps=100)
     tensor([1., 1., 0., 1., 1.])
     """
-    _check_settings(lam, mu, steps)
+    check_settings(lam, mu, steps)
     check_sizes(classes_per_step=classes_per_step, samples_per_class=samples_per_class)
     if not 0 <= decay < math.inf:
         raise ValueError(f"decay must be at least 0 and finite, got {decay}")
@@ -210,14 +210,15 @@ def self_paced_descent(
     >>> self_paced_descent(torch.ones(5), xi, 0 * xi, y, lam=1.0, mu=0.0)
     tensor([1., 1., 0., 1., 1.])
     """
-    _check_settings(lam, mu, steps)
+    check_settings(lam, mu, steps)
     w, terms = _on_host(weights, positive, negative, labels, torch.float64)
     if len(w):
         w = torch.from_numpy(descend(ScaledGradient(terms, lam, mu), w.numpy(), steps, tolerance))
     return terms.unsort(w).to(weights)
 
 
-def _check_settings(lam: float, mu: float, steps: int) -> None:
+def check_settings(lam: float, mu: float, steps: int) -> None:
+    """Raise unless λ is positive, μ a weight that no product overflows with, and the steps a number of at least 0."""
     check_positive(lam=lam)
     check_finite_numbers(mu=mu)
     if not 0 <= float(mu) <= MOST_MU:

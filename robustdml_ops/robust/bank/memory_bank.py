@@ -52,7 +52,7 @@ class MemoryBank(ClassBuffers):
     Parameters
     ----------
     num_classes, embedding_size : int
-        C and D.
+        Number of classes C, and length of an embedding D.
     capacity : int
         Number of rows. When the bank is full, a new row replaces the oldest.
     dtype : torch.dtype
@@ -82,6 +82,7 @@ class MemoryBank(ClassBuffers):
     sums: Tensor
     counts: Tensor
     enqueued: Tensor
+    shown = ("num_classes", "embedding_size", "capacity")
     class_buffers = ("sums", "counts")
     slot_buffers = ("features", "labels", "sample_ids")  # with an entry per slot: DTensors where the bank is divided
 
@@ -110,21 +111,6 @@ class MemoryBank(ClassBuffers):
         self.register_buffer("sums", torch.zeros(num_classes, embedding_size, dtype=sum_dtype))
         self.register_buffer("counts", torch.zeros(num_classes, dtype=torch.int64))
         self.register_buffer("enqueued", torch.zeros((), dtype=torch.int64))
-
-    @property
-    def pointer(self) -> Tensor:
-        """Slot of the next row, () int64."""
-        return self.enqueued % self.capacity
-
-    @property
-    def filled(self) -> Tensor:
-        """Rows in the bank, () int64."""
-        return self.enqueued.clamp(max=self.capacity)
-
-    @property
-    def seen(self) -> Tensor:
-        """Which classes are in the bank, (C,) bool."""
-        return self.counts > 0
 
     def class_means(self, classes: Tensor | None = None) -> Tensor:
         """Mean rows, (C, D), or (n, D) of ``classes`` (n,); not normalised, 0 for a class that is not in the bank."""
@@ -245,13 +231,6 @@ class MemoryBank(ClassBuffers):
         sums = shards.at_labels(self.sums, labels) - copies * here[:, None]
         counts = shards.at_labels(self.counts, labels) - shards.count(own.sum(1)) * here
         return ClassStatistics(torch.where(counts[:, None] > 0, sums, 0), counts)
-
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return (
-            f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, capacity={self.capacity}, "
-            f"dtype={self.features.dtype}"
-        )
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
         """Refuse rows of another type, which would not match the sums."""

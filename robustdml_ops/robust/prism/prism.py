@@ -57,7 +57,7 @@ class PRISM(ClassBuffers):
     Parameters
     ----------
     num_classes, embedding_size : int
-        C and D.
+        Number of classes C, and length of an embedding D.
     similarity : {"average", "vmf", "proxy"}
         T. ``"average"``, AvgSim: mean cosine with the bank's rows of class k. ``"vmf"``, vMF-Sim: log-density of the
         von Mises–Fisher distribution of those rows. ``"proxy"``, ProxySim: cosine with the nearest proxy of class k.
@@ -105,6 +105,7 @@ class PRISM(ClassBuffers):
     (tensor([ True, False,  True,  True]), tensor([71, -1, -1, -1]))
     """
 
+    shown = ("num_classes", "embedding_size", "similarity")
     SIMILARITIES: ClassVar = known.SIMILARITIES
     SIMILARITIES_WITH_BANK: ClassVar = known.WITH_BANK  # those that need ``memory_size``
     THRESHOLDS: ClassVar = known.THRESHOLDS
@@ -288,10 +289,6 @@ class PRISM(ClassBuffers):
     def _load_from_state_dict(self, *arguments: Any) -> None:
         self.calls_before_rows = None  # the bank that was saved has rows
         super()._load_from_state_dict(*arguments)
-
-    def extra_repr(self) -> str:
-        """Return the settings, for ``repr``."""
-        return f"num_classes={self.num_classes}, embedding_size={self.embedding_size}, similarity={self.similarity!r}"
 
     def _batch_of_all(
         self, embeddings: Tensor, labels: Tensor, sample_ids: Tensor | None, keep: tuple[Tensor, ...] = ()
