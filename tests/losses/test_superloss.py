@@ -1,5 +1,6 @@
 """SuperLoss on losses of samples, against the reference."""
 
+import pytest
 import torch
 
 import python_ref
@@ -31,9 +32,11 @@ def test_constant_tau():
     assert not SuperLoss(0.25, 1.5).state_dict()
 
 
-def test_nothing_non_finite_enters_the_mean():
+@pytest.mark.parametrize("weights", [None, [1.0, 1.0, 1.0, 0.0]])
+def test_nothing_non_finite_enters_the_mean(weights):
     loss_function = SuperLoss(lam=1.0)
-    loss_function(torch.tensor([1.0, torch.inf, 3.0]))
+    losses = torch.tensor([1.0, torch.inf, 3.0, torch.nan])
+    loss_function(losses, sample_weights=None if weights is None else torch.tensor(weights))
     assert (loss_function.running.mean, loss_function.running.count) == (2, 2)
     loss_function.eval()
     loss_function(torch.tensor([9.0]))

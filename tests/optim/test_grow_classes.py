@@ -134,9 +134,10 @@ def test_a_filter_judges_the_classes_that_stayed_as_before(similarity):
 def test_the_rows_of_a_dropped_class_leave_the_bank():
     bank = MemoryBank(3, D, 8)
     for _ in range(2):
-        bank.enqueue(torch.eye(D)[:3], torch.arange(3))
+        bank.enqueue(torch.eye(D)[:3], torch.arange(3), sample_ids=torch.arange(3))
     grow_classes(bank, None, torch.tensor([2, 0]))
     assert bank.labels.tolist() == [1, ABSENT, 0, 1, ABSENT, 0, ABSENT, ABSENT]
+    assert bank.sample_ids.tolist() == [0, -1, 2, 0, -1, 2, -1, -1]
     assert bank.counts.tolist() == [2, 2]
     sums = bank.sums.clone()
     bank.recompute()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from states import assert_same_state, load_saved, needs_gpu
 
 from python_ref.bspml import average_weights, next_age, self_paced_objective, self_paced_terms
+from robustdml_ops.ops import self_paced_sweep
 from robustdml_ops.robust import BalancedSelfPaced
 
 
@@ -55,6 +56,17 @@ def test_the_balance_term_lowers_sdaw(solver):
         assert paced.sdaw == pytest.approx(expected.item(), abs=1e-6)
         sdaw.append(paced.sdaw)
     assert sdaw[0] > 2 * sdaw[1]
+
+
+def test_a_stochastic_update_has_the_documented_steps():
+    embeddings, labels, _ = clusters(classes=3, per_class=4)
+    paced = BalancedSelfPaced(labels, 1.5, lam_max=3.0, mu=8.0, solver="stochastic", steps=200, seed=5)
+    paced.update(embeddings)
+    sizes = torch.bincount(labels).double()
+    rates = {"learning_rate": 0.3 * sizes * (sizes / 16).clamp(max=1), "decay": 20 / 200}
+    terms = (torch.ones(len(labels)), paced.positive, paced.negative, labels)
+    expected = self_paced_sweep(*terms, lam=1.5, mu=8.0, steps=200, seed=5 << 32, **rates)
+    assert torch.equal(paced.sample_weights, expected)
 
 
 def test_a_higher_age_admits_more():
