@@ -47,7 +47,7 @@ def adaptive_proxy_anchor_loss(
     alpha : float
         α, the scale.
     regularization : float
-        λ.
+        Weight λ of 1/mean(m).
     negative_margin : {"sample", "proxy"}
         Whose margin the negative term takes: the sample's (paper) or the proxy's (the authors' code).
     sample_weights : Tensor, (B,), optional

@@ -131,7 +131,7 @@ def samples_of_classes(
     labels : Tensor, (B,) or (B, K), int64
         In 0..C-1; of several, negative numbers stand for none.
     num_classes : int
-        C.
+        Number of classes, C.
     label_weights : Tensor, (B, K), optional
         Those of a class listed twice are added; a weight of 0 is as no label. None: 1.
 
@@ -167,7 +167,7 @@ def without_similar(negative: Tensor, similarity: Tensor, limit: float | Tensor 
     Parameters
     ----------
     negative : Tensor, (A, N), bool
-        X_p⁻.
+        The negatives X_p⁻ of each anchor.
     similarity : Tensor, (A, N)
         Cosines. Which of them exceed the limit is a constant of the derivatives.
     limit : float or Tensor, optional

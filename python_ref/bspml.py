@@ -153,7 +153,7 @@ def stochastic_gradient(
     weights, positive, negative, labels : Tensor, (N,)
         As in :func:`self_paced_objective`.
     anchor : int
-        a.
+        The sample a.
     own : Tensor, (K,), integer
         Samples of the anchor's class, without the anchor.
     others : list of Tensor, each (K,), integer
@@ -242,7 +242,7 @@ def doubly_stochastic_descent(
         γ, the same for all steps, and T.
     generator : torch.Generator
     num_classes, samples_per_class : int
-        P and K.
+        Number P of other classes, and K of samples of each class.
 
     Returns
     -------

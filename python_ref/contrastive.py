@@ -38,7 +38,7 @@ def contrastive_loss(
     vectors, vector_labels : Tensor, (m, D) and (m,), optional
         The candidates; None: the samples themselves. See :func:`python_ref.pairs.pair_sets`.
     pos_margin, neg_margin : float
-        m⁺ and m⁻.
+        Margins m⁺ and m⁻ of positive and of negative pairs.
     distance : {"euclidean", "cosine"}
         Euclidean distance of unit vectors, √(2 − 2s), or the cosine.
     sample_weights : Tensor, (B,), optional

@@ -138,7 +138,7 @@ def supcon_loss(
     vectors, vector_labels : Tensor, (m, D) and (m,), optional
         The candidates; None: the samples themselves. See :func:`python_ref.pairs.pair_sets`.
     temperature : float
-        τ.
+        Temperature τ.
     form : {"outside", "inside"}
     sample_weights : Tensor, (B,), optional
         Multiply the losses. Weight 0: the sample is absent, among the candidates as well.
@@ -257,7 +257,7 @@ def sigmoid_loss(
     a, b : Tensor, (B, D)
         Normalised here.
     logit_scale, logit_bias : Tensor, ()
-        t' and b.
+        Logarithm t' of the scale of the cosines, and bias b.
     sample_weights : Tensor, (B,), optional
         Multiply the terms of row i. Weight 0: the pair is absent.
 

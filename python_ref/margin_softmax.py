@@ -80,7 +80,7 @@ def arcface_loss(
     margin : float or Tensor
         m in degrees, one number or (C,).
     scale : float
-        s.
+        Scale s of the cosines.
     sample_weights, reduction
         As in :func:`python_ref.reduction.mean_over_samples`.
 
@@ -126,7 +126,7 @@ def adaface_loss(
     weights : Tensor, (C, D)
         Normalised here.
     mean_length, length_deviation : Tensor, ()
-        μ and σ.
+        Running mean μ and deviation σ of the lengths of embeddings.
     margin, scale, concentration : float
         m, s and h.
     sample_weights, reduction

@@ -23,7 +23,7 @@ def informative_pairs(S: Tensor, positive: Tensor, negative: Tensor, epsilon: fl
     S : Tensor, (B, m)
     positive, negative : Tensor, (B, m), bool
     epsilon : float
-        ε.
+        How far ε a pair may be from the hardest of the other sign.
 
     Returns
     -------

@@ -28,7 +28,7 @@ def normalized_softmax_loss(
     weights : Tensor, (C, D)
         w, normalised here.
     temperature : float
-        T.
+        Temperature T.
     sample_weights, reduction
         As in :func:`python_ref.reduction.mean_over_samples`.
 

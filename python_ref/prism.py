@@ -59,7 +59,7 @@ def class_means(vectors: Tensor, labels: Tensor, num_classes: int) -> Tensor:
     vectors, labels : Tensor, (m, D) and (m,)
         The bank.
     num_classes : int
-        C.
+        Number of classes, C.
 
     Returns
     -------
@@ -85,7 +85,7 @@ def average_similarity(embeddings: Tensor, vectors: Tensor, labels: Tensor, num_
     vectors, labels : Tensor, (m, D) and (m,)
         The bank.
     num_classes : int
-        C.
+        Number of classes, C.
 
     Returns
     -------
@@ -135,7 +135,7 @@ def vmf_similarity(
     vectors, labels : Tensor, (m, D) and (m,)
         The bank; normalised here. The vectors of a class must not all be equal, or κ is infinite.
     num_classes : int
-        C.
+        Number of classes, C.
     bias_correction : {"none", "u"}
         "none": the paper. "u": R̄² is replaced by (nR̄² − 1)/(n − 1), not below 0: an extension, since the R̄ of few
         vectors is too long.
@@ -274,7 +274,7 @@ def smooth_top_r_threshold(log_quantiles: Tensor, window: int) -> Tensor:
     log_quantiles : Tensor, (n,)
         Log Q_j = :func:`top_r_threshold` of log P_clean of each batch, the present one last.
     window : int
-        τ.
+        Number of batches τ in the mean.
 
     Returns
     -------

@@ -32,7 +32,7 @@ def memory_contrastive_loss(
     vectors, vector_labels : Tensor, (m, D) and (m,)
         The bank; constants. m may be 0.
     margin : float
-        λ.
+        Margin λ of the cosines of negative pairs.
     variant : {"paper", "xbm", "authors"}
         "xbm" is the public code of cross-batch memory: Σ (1 − s) over positives with s < 1 − 1e-5 and Σ s over
         negatives with s > λ, by B. "authors" is that of PRISM: the same, where the term of the batch is divided by the

@@ -136,7 +136,7 @@ def procsim_loss(sigma: Tensor, dml_losses: Tensor, regularizer_losses: Tensor, 
     sigma, dml_losses, regularizer_losses : Tensor, (B,)
         B > 0.
     omega : float
-        ω.
+        Weight ω of the regulariser.
 
     Returns
     -------

@@ -42,7 +42,7 @@ def proxy_anchor_loss(
     alpha : float
         α, the scale.
     margin : float
-        δ.
+        Margin δ of the cosines.
     sample_weights : Tensor, (B,), optional
         Multiply the exponentials in both sums. Weight 0: the sample is absent.
     reduction : {"mean", "none"}

@@ -9,7 +9,7 @@ def mean_over_samples(losses: Tensor, sample_weights: Tensor | None = None, redu
     Parameters
     ----------
     losses : Tensor, (B,)
-        ℓ.
+        Losses ℓ of the samples.
     sample_weights : Tensor, (B,), optional
         u, not negative; None means 1 for every sample. 0: the sample is absent.
     reduction : {"mean", "none"}

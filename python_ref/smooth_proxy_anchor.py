@@ -51,11 +51,11 @@ def smooth_weights(confidences: Tensor, beta: float = 100.0, threshold: float = 
     Parameters
     ----------
     confidences : Tensor, any shape
-        c.
+        Confidences c.
     beta : float
         β, the sharpness.
     threshold : float
-        λ.
+        Threshold λ of the confidences.
 
     Returns
     -------

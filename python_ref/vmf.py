@@ -42,7 +42,7 @@ def vmf_log_normalizer(dim: int, kappa: Tensor) -> Tensor:
     Parameters
     ----------
     dim : int
-        D.
+        Dimension D of the vectors.
     kappa : Tensor, any shape
         κ ≥ 0, at most a few thousand: the series is summed as it stands.
 

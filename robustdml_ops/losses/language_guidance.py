@@ -40,7 +40,7 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
         value is 1, the entries of equal labels are 1 + shift in both matrices and all of T is raised by shift. Labels,
         and so wrong ones, then take part.
     temperature : float
-        c > 0.
+        Temperature c > 0 of both softmaxes.
     reduction : {"mean", "none"}
         ``"mean"``: the loss, (). ``"none"``: ℓ, (B,), as :class:`~robustdml_ops.losses.ProcSimLoss` takes it.
 

@@ -52,7 +52,7 @@ class ProcSimLoss(ShardableLoss, nn.Module):
     Parameters
     ----------
     num_classes, embedding_size : int
-        C and D.
+        Number of classes C, and length of an embedding D.
     lam, omega : float
         λ > 0, in units of the detector's losses: small drops what lies above τ, large trusts all. Weight ω ≥ 0 of the
         regulariser.

@@ -42,7 +42,7 @@ class SubCenterArcFaceLoss(CentersLoss, ArcFaceLoss):
         As in :class:`~robustdml_ops.losses.ArcFaceLoss`, whose keyword arguments this loss has, too. ``.W`` is a
         parameter (D, C·H), whose columns from k·H on are the H centres of class k.
     sub_centers : int
-        H.
+        Number of centres of each class, H.
 
     Examples
     --------

@@ -93,7 +93,7 @@ def vmf_log_normalizer(dim: int, kappa: Tensor, *, backend: str | None = None) -
     Parameters
     ----------
     dim : int
-        D ≥ 2.
+        Dimension D ≥ 2 of the vectors.
     kappa, backend
         As in :func:`log_bessel_i`.
 

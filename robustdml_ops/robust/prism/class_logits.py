@@ -96,7 +96,7 @@ class VmfClasses(ClassBuffers):
     Parameters
     ----------
     num_classes, dim : int
-        C, and D ≥ 2.
+        Number of classes C, and dimension D ≥ 2 of the vectors.
     estimator, bias_correction, backend : str
         As in :func:`robustdml_ops.ops.fit_vmf`.
     dtype : torch.dtype
