@@ -30,6 +30,12 @@ BINS = 10
 FORM = "cleanlab, logistic regression of scaled columns, prune_by_noise_rate"
 
 
+def calibration_error(quality: NDArray[np.floating], right: NDArray[np.bool_]) -> float:
+    """Expected calibration error in bins of equal width."""
+    groups = np.minimum((quality * BINS).astype(int), BINS - 1)
+    return float(np.abs(np.bincount(groups, weights=right - quality)).sum() / len(right))
+
+
 def measure(answer: Answer, labels: NDArray[np.int64], truth: NDArray[np.int64]) -> dict[str, object]:
     wrong = labels != truth
     hits = int((answer.issues & wrong).sum())
@@ -43,10 +49,8 @@ def measure(answer: Answer, labels: NDArray[np.int64], truth: NDArray[np.int64])
         "proposals": float((answer.proposed == truth)[answer.issues & wrong].mean()) if hits else None,
     }
     if answer.share is not None and answer.called_wrong is not None:
-        groups = np.minimum((answer.quality * BINS).astype(int), BINS - 1)
-        gaps = np.bincount(groups, weights=~wrong - answer.quality)
         out |= {
-            "ece": float(np.abs(gaps).sum() / len(labels)),
+            "ece": calibration_error(answer.quality, ~wrong),
             "share": answer.share.tolist(),
             "called wrong": float(answer.called_wrong[~wrong].mean()),
             "found": float(answer.called_wrong[wrong].mean()) if wrong.any() else None,
