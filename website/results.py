@@ -140,6 +140,15 @@ def audit_kinds() -> str:
     return table(titles, rows)
 
 
+def audit_calibration() -> str:
+    """The auditor's errors of calibration on the choosing sets, by what is known of the truth."""
+    rows = [
+        [known, score(found["median"]), score(found["mean"]), f"{found['at most 0.05']:.0%}"]
+        for known, found in stored("audit-calibration")["results"].items()
+    ]
+    return table(["probabilities", "ECE, median", "mean", "at most 0.05"], rows)
+
+
 def audit_training() -> str:
     """Training after an audit."""
     return study("audit-training", "glyphs", "MAP@R")
@@ -240,6 +249,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "contrastive-glosses": lambda: study("contrastive", "glosses", "MAP@R"),
     "audit": audit,
     "audit-kinds": audit_kinds,
+    "audit-calibration": audit_calibration,
     "audit-training": audit_training,
     "audit-classes": audit_classes,
     "procsim-gain": procsim_gain,
