@@ -38,6 +38,25 @@ def test_biases_in_any_layout(backend):
         torch.testing.assert_close(ours, direct(X, P, *biases, 4.0))
 
 
+@pytest.mark.parametrize("largest", [(0.0, 150.0), (150.0, 0.0)])
+def test_a_large_bias_of_either_set_does_not_overflow(largest, backend):
+    X, P, *_ = inputs(torch.float32)
+    biases = [torch.full((B,), bias) for bias in largest]
+    ours = anchor_lse(X, P, LabelSets.of(LABELS), AnchorBiases(*biases), alpha=4.0, backend=backend)
+    theirs = direct(X.double(), P.double(), *(bias.double() for bias in biases), torch.zeros(C).double(), 4.0)
+    torch.testing.assert_close(ours, theirs, check_dtype=False)
+
+
+def test_scales_of_more_classes_than_a_block_of_log_sum_exps():
+    classes = 70_000
+    X, P = torch.randn(2, 2, dtype=torch.float64), torch.randn(classes, 2, dtype=torch.float64)
+    scales, bias = torch.rand(2, classes, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+    given = (X, P, LabelSets.of(torch.tensor([3, 69_000])), AnchorBiases(bias, bias))
+    loss = anchor_loss(*given, *scales, alpha=2.0, backend="eager")
+    lse = torch.stack(anchor_lse(*given, alpha=2.0, backend="eager"))
+    torch.testing.assert_close(loss, (scales * lse).sum())
+
+
 @pytest.mark.parametrize("used", [0, 1])
 def test_one_of_the_two_results_may_go_unused(used):
     tensors = inputs()

@@ -49,7 +49,7 @@ WEIGHTED = {name: call for name, call in LOSSES.items() if name != "ProcSimLoss"
         ((X, Y[0].numpy()), TypeError, r"not ndarray: pass torch.from_numpy\(labels\)"),
         ((X, [0, 1, 2, 1]), TypeError, r"labels must be a torch.Tensor, not list: pass torch.tensor\(labels\)"),
         ((X, ["a", "b", "c"]), TypeError, r"not list: number .*numpy.unique\(labels, return_inverse=True\)\[1\]"),
-        ((X, torch.tensor([0, 1, 7, 1])), IndexError, r"labels\[2\] = 7 is outside 0 … 5"),
+        ((X, torch.tensor([0, 1, 6, 1])), IndexError, r"labels\[2\] = 6 is outside 0 … 5"),
         ((X, torch.tensor([0, -1, 2, 1])), IndexError, r"labels\[1\] = -1 is outside 0 … 5"),
         ((X.clone().index_fill_(0, Y[2:3], torch.inf), Y), ValueError, r"embeddings\[2\] has NaN or inf"),
         ((X.to("meta"), Y), ValueError, "must be on one device.*meta.*cpu"),

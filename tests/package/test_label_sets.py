@@ -21,6 +21,7 @@ def test_labels_that_came_from_a_gpu_are_sorted_where_that_is_needed(backend):
     assert LabelSets(y).count(None, F32) == LabelSets.of(y).count(None, F32) == 4
     assert LabelSets(y).count(present, F32) == 2
     assert LabelSets(y).count(present & False, F32) == 1
+    assert LabelSets(y).count(present | True, F32) == 4
 
 
 @pytest.mark.parametrize("count", [1, 5, 300, 3000])
