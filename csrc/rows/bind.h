@@ -38,7 +38,7 @@ void bind_rows_of(py::module_& m, const std::string& suffix) {
     define(m, "project_rows_" + suffix, cpu::project_rows<T>, "G", "P", "inverse_norm", "rows", "D",
            "threads");
     define(m, "cosines_at_" + suffix, cpu::cosines_at<T>, "P", "X", "places", "cosines", "count", "rows",
-           "each", "D");
+           "each", "D", "threads");
     define(m, "multiply_" + suffix, cpu::multiply<T>, "gemm", "A", "B", "C", "rows", "columns", "inner",
            "add");
 }

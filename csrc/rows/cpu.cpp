@@ -116,6 +116,21 @@ ROBUSTDML_HD T cosine(const T* p, std::int64_t p_stride, const T* x, std::int64_
     return found == found ? found : kInfinity<T>;
 }
 
+template <class T>
+ROBUSTDML_HD void cosines_range(const Rows<const T>& P, const Rows<const T>& X, const std::int64_t* places,
+                                T* cosines, std::int64_t count, std::int64_t begin, std::int64_t end,
+                                std::int64_t each, std::int64_t D) {
+    for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t k = places[i];
+        if (k < 0 || k >= count)
+            cosines[i] = -kInfinity<T>;
+        else if (by_columns(P, X))
+            cosines[i] = cosine(P.row(k), P.column_stride, X.row(i / each), X.column_stride, D);
+        else  // by vectors
+            cosines[i] = cosine(P.row(k), 1, X.row(i / each), 1, D);
+    }
+}
+
 // target_clones takes no templates: plain functions of both types.
 #define ROBUSTDML_STAMP(T)                                                                                \
     ROBUSTDML_CLONES void norms_clone(const Rows<const T>& P, T* n, std::int64_t begin, std::int64_t end, \
@@ -134,15 +149,10 @@ ROBUSTDML_HD T cosine(const T* p, std::int64_t p_stride, const T* x, std::int64_
                                         std::int64_t begin, std::int64_t end, std::int64_t D) {           \
         remove_along<false>(G, P, n, begin, end, D);                                                      \
     }                                                                                                     \
-    ROBUSTDML_CLONES void cosines_clone(const Rows<const T>& P, const Rows<const T>& X,                   \
-                                        const std::int64_t* places, T* cosines, std::int64_t count,       \
-                                        std::int64_t number, std::int64_t each, std::int64_t D) {         \
-        for (std::int64_t i = 0; i < number; ++i) {                                                       \
-            const std::int64_t k = places[i];                                                             \
-            cosines[i] = k < 0 || k >= count                                                              \
-                             ? -kInfinity<T>                                                              \
-                             : cosine(P.row(k), P.column_stride, X.row(i / each), X.column_stride, D);    \
-        }                                                                                                 \
+    ROBUSTDML_CLONES void cosines_clone(                                                                  \
+        const Rows<const T>& P, const Rows<const T>& X, const std::int64_t* places, T* cosines,           \
+        std::int64_t count, std::int64_t begin, std::int64_t end, std::int64_t each, std::int64_t D) {    \
+        cosines_range(P, X, places, cosines, count, begin, end, each, D);                                 \
     }
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
@@ -186,8 +196,12 @@ void project_rows(Rows<T> G, Rows<const T> P, const T* inverse_norm, std::int64_
 
 template <class T>
 void cosines_at(Rows<const T> P, Rows<const T> X, const std::int64_t* places, T* cosines, std::int64_t count,
-                std::int64_t rows, std::int64_t each, std::int64_t D) {
-    cosines_clone(P, X, places, cosines, count, rows * each, each, D);
+                std::int64_t rows, std::int64_t each, std::int64_t D, int threads) {
+    // By columns each element is in another cache line.
+    const std::int64_t elements = rows * each * D * (by_columns(P, X) ? 8 : 1);
+    in_parts(rows * each, threads, elements > kFewElements, [&](std::int64_t begin, std::int64_t end) {
+        cosines_clone(P, X, places, cosines, count, begin, end, each, D);
+    });
 }
 
 #define ROBUSTDML_STAMP(T)                                                                                 \
@@ -197,7 +211,7 @@ void cosines_at(Rows<const T> P, Rows<const T> X, const std::int64_t* places, T*
                                              int);                                                         \
     template void project_rows<T>(Rows<T>, Rows<const T>, const T*, std::int64_t, std::int64_t, int);      \
     template void cosines_at<T>(Rows<const T>, Rows<const T>, const std::int64_t*, T*, std::int64_t,       \
-                                std::int64_t, std::int64_t, std::int64_t);
+                                std::int64_t, std::int64_t, std::int64_t, int);
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
 #undef ROBUSTDML_STAMP

@@ -47,6 +47,6 @@ void cosines_at(Rows<const T> P,             // (count, D) in; of both matrices 
                 Rows<const T> X,             // (rows, D) in
                 const std::int64_t* places,  // (rows, each) in
                 T* cosines,                  // (rows, each) out
-                std::int64_t count, std::int64_t rows, std::int64_t each, std::int64_t D);
+                std::int64_t count, std::int64_t rows, std::int64_t each, std::int64_t D, int threads);
 
 }  // namespace robustdml::cpu

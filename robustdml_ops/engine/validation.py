@@ -3,7 +3,7 @@
 import math
 import numbers
 from collections.abc import Callable, Collection
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -64,9 +64,17 @@ def check_positive(**settings: float) -> None:
             raise ValueError(f"{name} must be positive and finite, got {value}")
 
 
+class SimilarityLimits(NamedTuple):
+    """Limits (B,) that need no checks: contiguous, of the compute type, on the batch's device, none of them NaN."""
+
+    values: Tensor
+
+
 def similarity_limits(drop_similar_negatives: Any, embeddings: Tensor, dtype: torch.dtype) -> Tensor | None:
     """The cosine above which the negatives of each sample are left out, (B,) ``dtype``; None where all stay."""
     limit, name = drop_similar_negatives, "drop_similar_negatives"
+    if isinstance(limit, SimilarityLimits):
+        return limit.values
     if isinstance(limit, Tensor):
         check_same_device(embeddings=embeddings, drop_similar_negatives=limit)
         limits = check_vector(name, limit, len(embeddings)).detach().to(dtype).contiguous()

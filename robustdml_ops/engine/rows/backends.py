@@ -108,6 +108,7 @@ class RowsBackend:
         unit = U.to(G.dtype)
         G.sub_((G * unit).sum(1, keepdim=True) * unit).mul_(inverse_norm[:, None])
 
+    @torch.no_grad()
     def cosines_at(self, P: Tensor, X: Tensor, places: Tensor) -> Tensor:
         """Cosines of X (B, D), compute type, with the rows of P at ``places`` (B, …): ∞ for NaN, −∞ of no row."""
         if len(P) == 0:
@@ -169,7 +170,8 @@ class NativeRows(RowsBackend):
         matrices = ((matrix.data_ptr(), *matrix.stride()) for matrix in (P, X))
         kernel = getattr(module.library, f"cosines_at_{module.SUFFIX[X.dtype]}")
         each = places.numel() // max(1, len(X))
-        kernel(*matrices, places.data_ptr(), cosines.data_ptr(), len(P), len(X), each, X.shape[1])
+        sizes = (len(P), len(X), each, X.shape[1])
+        kernel(*matrices, places.data_ptr(), cosines.data_ptr(), *sizes, torch.get_num_threads())
         return cosines
 
     def as_they_are(self, P: Tensor, dtype: torch.dtype) -> Tensor | None:

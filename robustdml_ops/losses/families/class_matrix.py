@@ -11,7 +11,13 @@ from robustdml_ops.engine.labels import are_several, check_label_range, class_la
 from robustdml_ops.engine.proxy_update import BOUND, ProxyUpdate, update_of
 from robustdml_ops.engine.rows.backends import cosines_at
 from robustdml_ops.engine.shards import OwnRows
-from robustdml_ops.engine.validation import check_cosine, check_matrix, check_same_device, check_sizes
+from robustdml_ops.engine.validation import (
+    SimilarityLimits,
+    check_cosine,
+    check_matrix,
+    check_same_device,
+    check_sizes,
+)
 from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.first_steps import FirstSteps
 from robustdml_ops.losses.inputs import (
@@ -166,12 +172,11 @@ class ClassMatrixLoss(MetricLoss):
 
     def _similarity_limits(
         self, embeddings: Tensor, rows: RowsTakingPart, gamma: float | None = None
-    ) -> float | Tensor | None:
+    ) -> float | SimilarityLimits | None:
         """The limit of the similarities of negatives, one or of each sample (B,); ``gamma``: of pooled centres."""
         limit: Any = self.drop_similar_negatives
-        return self._own_similarity(embeddings, rows, gamma) if limit == OWN else limit
+        return SimilarityLimits(self._own_similarity(embeddings, rows, gamma)) if limit == OWN else limit
 
-    @torch.no_grad()
     def _own_similarity(self, embeddings: Tensor, rows: RowsTakingPart, gamma: float | None) -> Tensor:
         """Similarity of each sample with its class, or the nearest of them, (B,); ∞ where it has no class."""
         matrix, labels, update = rows.matrix, rows.labels, rows.update

@@ -16,6 +16,7 @@ from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, LabelSets, check_dist
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import (
+    SimilarityLimits,
     check_local,
     check_matrix,
     check_same_device,
@@ -47,7 +48,7 @@ def class_lse(
     gamma: float | None = None,
     exclude_target: bool = False,
     normalize_proxies: bool = True,
-    drop_similar_negatives: float | Tensor | None = None,
+    drop_similar_negatives: float | Tensor | SimilarityLimits | None = None,
     elsewhere: bool = False,
     backend: str | None = None,
     update: ProxyUpdate | None = None,
