@@ -195,18 +195,17 @@ def crowd() -> str:
 def proxy_bytes() -> str:
     """Peak memory of AdamW within the sweep, by the types of proxies and moments."""
     titles = {
-        "adamw": "float32",
-        "adamw bfloat16": "float32, moments bfloat16",
-        "adamw of two bytes": "bfloat16, moments bfloat16",
+        ("1e+06", "adamw"): "10⁶ × 128, float32",
+        ("1e+06", "adamw bfloat16"): "10⁶ × 128, float32, moments bfloat16",
+        ("1e+06", "adamw of two bytes"): "10⁶ × 128, bfloat16, moments bfloat16",
+        ("1e+07", "adamw of two bytes"): "10⁷ × 128, bfloat16, moments bfloat16",
     }
-    found = {row["contender"]: row for row in cpu()["memory"] if row["group"].startswith("memory of AdamW")}
-    rows = [
-        [title, f"{found[rule]['bytes_an_element']:.2f}", f"{found[rule]['beyond_mb']:.0f} MB"]
-        for rule, title in titles.items()
-    ]
-    return table(
-        ["`ProxyAdamW`, 10⁶ × 128, proxies", "bytes an element, at most", "of it beyond proxies and moments"], rows
-    )
+    found = {(row["group"], row["contender"]): row for row in cpu()["memory"]}
+    rows = []
+    for (classes, rule), title in titles.items():
+        row = found[f"memory of AdamW within the sweep, C={classes} D=128", rule]
+        rows.append([title, f"{row['bytes_an_element']:.5g}", f"{row['beyond_mb']:.0f} MB"])
+    return table(["`ProxyAdamW`, proxies", "bytes an element, at most", "of it beyond proxies and moments"], rows)
 
 
 def _time(group: str, contender: str) -> dict[str, Any]:

@@ -111,7 +111,8 @@ def test_any_number_of_threads_gives_the_same_bits(columns, threads):
         inverse_norm, gradient = torch.empty(700), within(G, columns)
         NATIVE.inverse_norms(P, inverse_norm)
         NATIVE.finish(gradient, P, inverse_norm, False)
-        results.append(torch.cat([inverse_norm[:, None], gradient], 1))
+        own = NATIVE.cosines_at(P, G, torch.arange(700))
+        results.append(torch.cat([inverse_norm[:, None], own[:, None], gradient], 1))
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
 
