@@ -5,7 +5,6 @@ from torch import Tensor
 
 from robustdml_ops.engine.validation import check_matrix, check_number, check_positive, check_same_device
 from robustdml_ops.losses.families.contrast import TwoTowerLoss
-from robustdml_ops.ops.pairs.contrast import contrast_both_ways
 
 
 class InfoNCELoss(TwoTowerLoss):
@@ -75,7 +74,7 @@ class InfoNCELoss(TwoTowerLoss):
         coefficients = self._coefficients(embeddings, others)
         candidates = others if negatives is None else torch.cat([others, negatives.to(others.dtype)])
         if self.symmetric and self.q is None and not self.shards.divided:
-            return contrast_both_ways(embeddings, candidates, coefficients, scale, self.backend)
+            return self._contrast(embeddings, candidates, scale, coefficients, "both").total
         total = self._of_rows(embeddings, candidates, scale, coefficients)
         if self.symmetric:
             total = total + self._of_rows(others, embeddings, scale, coefficients)

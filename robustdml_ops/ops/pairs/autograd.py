@@ -19,13 +19,11 @@ from robustdml_ops.ops.pairs.problem import (
     PairSets,
 )
 from robustdml_ops.ops.pairs.second_derivative import second_derivative
-from robustdml_ops.ops.pairs.sweep import BACKENDS, PairResult, pair_sweep
+from robustdml_ops.ops.pairs.sweep import BACKENDS, PairResult, both_ways, pair_sweep
 
-# embeddings (n, D), candidates (m, D) or None for the embeddings themselves
-Matrices: TypeAlias = tuple[Tensor, Tensor | None]
 # backend, type of the products' operands
 Settings: TypeAlias = tuple[str, torch.dtype]
-# total, positive and negative sums, counts (2, n), dX, dcandidates, dcoefficients; None where there is none
+# total, positive and negative sums, counts (2, n) or of losses above 0 (), dX, dcandidates, dcoefficients; some None
 Outputs: TypeAlias = tuple[Tensor | None, ...]
 
 
@@ -41,19 +39,16 @@ class PairConstants(NamedTuple):
     @classmethod
     def of(cls, problem: PairProblem) -> "PairConstants":
         """The arguments of ``problem``."""
-        sets = problem.sets
-        candidate_labels = None if sets.alone else sets.candidate_labels
-        first = " first" if sets.itself and not sets.alone else ""
+        sets, weights, kind = problem.sets, None, "hinge"
         if isinstance(problem, PairLSEProblem):
+            weights, kind = problem.candidate_weights, "lse"
             mining = [] if problem.epsilon is None else [problem.epsilon]
             numbers = [problem.alpha, problem.beta, problem.base, *mining]
-            weights, kind = problem.candidate_weights, "lse"
         elif isinstance(problem, PairContrastProblem):
-            numbers, weights, kind = [], None, problem.form
+            kind, numbers = problem.form, []
         else:
-            numbers = [problem.positive_margin, problem.negative_margin, problem.positive_offset]
-            numbers += [problem.negative_offset, problem.euclidean, problem.average]
-            weights, kind = None, "hinge"
+            numbers = [*problem.margins.values(), problem.euclidean, problem.average]
+        candidate_labels, first = (None, "") if sets.alone else (sets.candidate_labels, " first" * sets.itself)
         return cls(sets.labels, candidate_labels, weights, kind + first, [float(number) for number in numbers])
 
     def problem(self, coefficients: Tensor | None) -> PairProblem:
@@ -74,25 +69,23 @@ class PairSweep(torch.autograd.Function):
     @staticmethod
     def forward(*arguments: Any) -> Outputs:
         """Matrices, two scales, coefficients, settings, wanted gradients, and the problem; in graphs its parts."""
-        X, candidates, *scales, coefficients, backend, operand, want = arguments[:8]
-        if has_no_values(X):
-            return pair_sweep_op(*arguments[:5], *arguments[8:], *arguments[5:8])  # type: ignore[no-any-return]
-        problem = _problem_of(arguments[8:], coefficients)
-        result = checked_sweep((X, candidates), scales, problem, (backend, operand), want)
-        if scales[0] is None:
+        tensors, (backend, operand, want), parts = arguments[:5], arguments[5:8], arguments[8:]
+        if has_no_values(tensors[0]):
+            return pair_sweep_op(*tensors, *parts, backend, operand, want)  # type: ignore[no-any-return]
+        problem = _problem_of(parts, tensors[4])
+        result = _checked_sweep(tensors, problem, (backend, operand), want)
+        if tensors[2] is None:
             return (None, result.positive, result.negative, result.counts, None, None, None)
-        above = _number_above(result, problem)
-        return (weighted_sum(result, scales), None, None, above, *gradients_of(result))
+        return (_weighted_sum(result, tensors), None, None, _number_above(result, problem), *_gradients_of(result))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-        *matrices, backend, operand, ctx.want = inputs[:8]
+        *tensors, backend, operand, ctx.want = inputs[:8]
         ctx.settings = (backend, operand)
         labels, ctx.problem = inputs[8:-2] if len(inputs) > 9 else (), inputs[-2:] if len(inputs) > 9 else inputs[8:]
         _, _, _, counts, *ctx.gradients = output
-        ctx.save_for_backward(*matrices, *labels)
-        ctx.weighted = matrices[2] is not None
-        ctx.types = [None if matrix is None else matrix.dtype for matrix in (*matrices[:2], matrices[4])]
+        ctx.save_for_backward(*tensors, *labels)
+        ctx.weighted, ctx.types = tensors[2] is not None, _types(tensors)
         ctx.mark_non_differentiable(*(tensor for tensor in (counts, *ctx.gradients) if tensor is not None))
         ctx.set_materialize_grads(False)
 
@@ -137,7 +130,7 @@ def _number_above(result: PairResult, problem: PairProblem) -> Tensor | None:
     return (result.positive > 0).sum() if isinstance(problem, PairContrastProblem) else None
 
 
-def gradients_of(result: PairResult) -> Results:
+def _gradients_of(result: PairResult) -> Results:
     """Gradients of anchors, candidates and coefficients (2,), each where it was made."""
     dcoefficients = None if result.moments is None else result.moments.sum(1)
     return result.danchors, result.dcandidates, dcoefficients
@@ -148,17 +141,16 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> Results:
     # They are given away and scaled in place, so a second backward of the same graph sweeps again.
     gradients, ctx.gradients = ctx.gradients, None
     if gradients is None:
-        X, candidates, *scales, coefficients = (saved := ctx.saved_tensors)[:5]
-        problem = _problem_of((*saved[5:], *ctx.problem), coefficients)
-        result = checked_sweep((X, candidates), scales, problem, ctx.settings, ctx.want)
-        gradients = gradients_of(result)
+        saved = ctx.saved_tensors
+        problem = _problem_of((*saved[5:], *ctx.problem), saved[4])
+        gradients = _gradients_of(_checked_sweep(saved[:5], problem, ctx.settings, ctx.want))
     return _typed(scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[0], ctx.types), ctx.types, needs)
 
 
-def weighted_sum(result: PairResult, scales: Sequence[Tensor]) -> Tensor:
+def _weighted_sum(result: PairResult, tensors: Sequence[Any]) -> Tensor:
     """Σ_i of both sums times their scales, (), summed in double."""
-    total = (scales[0] * result.positive).sum(dtype=torch.float64)
-    total += (scales[1] * result.negative).sum(dtype=torch.float64)
+    total: Tensor = (tensors[2] * result.positive).sum(dtype=torch.float64)
+    total += (tensors[3] * result.negative).sum(dtype=torch.float64)
     return total.to(result.positive.dtype)
 
 
@@ -167,19 +159,27 @@ def pair_dtype(embeddings: Tensor, candidates: Tensor | None) -> torch.dtype:
     return compute_dtype(embeddings, embeddings if candidates is None else candidates)
 
 
-def checked_sweep(
-    matrices: Matrices, upstream: Sequence[Any], problem: PairProblem, settings: Settings, want: Sequence[bool]
+def _checked_sweep(
+    tensors: Sequence[Any], problem: PairProblem, settings: Settings, want: Sequence[bool]
 ) -> PairResult:
-    """One sweep over detached inputs, their values checked."""
-    X, candidates = matrices
+    """One sweep over detached matrices, their values checked, with upstream gradients or None."""
+    X, candidates, *upstream = tensors[:4]
     check_finite_embeddings(X)
     dtype, (backend, operand) = pair_dtype(X, candidates), settings
     chosen = choose(BACKENDS, backend, X.device, dtype)
     factors = None if upstream[0] is None else (upstream[0], upstream[1])
-    result = pair_sweep(X, candidates, problem, factors, chosen, dtype, operand, tuple(want))
+    if isinstance(problem, PairContrastProblem) and problem.form == "both" and factors is not None:
+        result = both_ways(X, candidates, problem, factors, backend, chosen, dtype, operand, tuple(want))
+    else:
+        result = pair_sweep(X, candidates, problem, factors, chosen, dtype, operand, tuple(want))
     if candidates is not None and result.candidate_scale is not None:
         check_finite_candidates(result.candidate_scale)
     return result
+
+
+def _types(tensors: Sequence[Any]) -> list[torch.dtype | None]:
+    """Types of the gradients: of both matrices and of the coefficients."""
+    return [None if tensor is None else tensor.dtype for tensor in (*tensors[:2], tensors[4])]
 
 
 def _typed(gradients: Sequence[Tensor | None], types: Sequence[Any], needs: Sequence[bool]) -> Results:
@@ -192,17 +192,13 @@ def _typed(gradients: Sequence[Tensor | None], types: Sequence[Any], needs: Sequ
 
 def _first(problem: Sequence[Any], settings: Settings, needs: Sequence[bool], *tensors: Any) -> Results:
     """Gradients of Σ_a upstream_a · sum_a over both sums: one sweep."""
-    X, candidates, *upstream, coefficients = tensors[:5]
     parts = (*tensors[5:], *problem)
     gradients: Sequence[Tensor | None]
-    if has_no_values(X):
-        _, _, _, _, *gradients = pair_sweep_op(*tensors[:5], *parts, *settings, list(needs))
+    if has_no_values(tensors[0]):
+        gradients = pair_sweep_op(*tensors[:5], *parts, *settings, list(needs))[4:]
     else:
-        gradients = gradients_of(
-            checked_sweep((X, candidates), upstream, _problem_of(parts, coefficients), settings, needs)
-        )
-    types = [None if matrix is None else matrix.dtype for matrix in (X, candidates, coefficients)]
-    return _typed(gradients, types, needs)
+        gradients = _gradients_of(_checked_sweep(tensors[:5], _problem_of(parts, tensors[4]), settings, needs))
+    return _typed(gradients, _types(tensors), needs)
 
 
 def _second(problem: Sequence[Any], settings: Settings, *tensors: Any) -> Results:
@@ -211,36 +207,28 @@ def _second(problem: Sequence[Any], settings: Settings, *tensors: Any) -> Result
     whole, terms = _problem_of((*labels, *problem), given[4]), None
     if whole.average:
         # The numbers of terms above 0 are constants.
-        terms = checked_sweep(given[:2], (None, None), whole, settings, (False, False)).terms
+        terms = _checked_sweep((*given[:2], None, None), whole, settings, (False, False)).terms
     return second_derivative(whole, terms, *given, *vectors)
 
 
-@registered_op("robustdml_ops::pair_sweep")
-def pair_sweep_op(
-    embeddings: Tensor,
-    candidates: Tensor | None,
-    upstream_positive: Tensor | None,
-    upstream_negative: Tensor | None,
-    coefficients: Tensor | None,
-    labels: Tensor,
-    candidate_labels: Tensor | None,
-    candidate_weights: Tensor | None,
-    kind: str,
-    numbers: Sequence[float],
-    backend: str,
-    operand: torch.dtype,
-    want: Sequence[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+@registered_op(
+    "robustdml_ops::pair_sweep",
+    "(Tensor embeddings, Tensor? candidates, Tensor? upstream_positive, Tensor? upstream_negative, "
+    "Tensor? coefficients, Tensor labels, Tensor? candidate_labels, Tensor? candidate_weights, str kind, "
+    "float[] numbers, str backend, ScalarType operand, bool[] want) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def pair_sweep_op(*arguments: Any) -> Any:
     """One sweep; the gradients are in the compute type. Unwanted results are empty."""
-    constants = PairConstants(labels, candidate_labels, candidate_weights, kind, list(numbers))
-    upstream, problem = (upstream_positive, upstream_negative), constants.problem(coefficients)
-    result = checked_sweep((embeddings, candidates), upstream, problem, (backend, operand), want)
+    tensors, (backend, operand, want) = arguments[:5], arguments[10:]
+    problem = _problem_of(arguments[5:10], tensors[4])
+    result = _checked_sweep(tensors, problem, (backend, operand), want)
     empty = result.positive.new_empty
-    total = empty(0) if upstream_positive is None else weighted_sum(result, upstream)  # type: ignore[arg-type]
+    total = empty(0) if tensors[2] is None else _weighted_sum(result, tensors)
     counts = _number_above(result, problem) if result.counts is None else result.counts
-    counts = labels.new_empty(0) if counts is None else counts
-    gradients = (empty(0) if value is None else value for value in gradients_of(result))
-    return (total, result.positive, result.negative, counts, *gradients)  # type: ignore[return-value]
+    counts = problem.sets.labels.new_empty(0) if counts is None else counts
+    gradients = (empty(0) if value is None else value for value in _gradients_of(result))
+    return (total, result.positive, result.negative, counts, *gradients)
 
 
 @pair_sweep_op.register_fake

@@ -1,7 +1,5 @@
 """The sums of a chunk of pairs in plain PyTorch."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -15,7 +13,6 @@ from robustdml_ops.ops.pairs.problem import (
     PairContrastProblem,
     PairHingeProblem,
     PairLSEProblem,
-    PairProblem,
     PairSets,
 )
 
@@ -25,73 +22,70 @@ _ELEMENTS = 1 << 20  # of the rows of near pairs at a time
 class EagerPairs(PairBackend):
     """On every device, without a compiler."""
 
-    def pair_sums(self, chunk: Chunk, problem: PairProblem, buffers: PairBuffers) -> None:
-        epilogue: Any = _EPILOGUES[type(problem)]
-        epilogue(chunk, problem, buffers.of(chunk))
+    def pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
+        S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
+        if problem.epsilon is not None:
+            positive, negative = informative(S, positive, negative, problem.epsilon)
+        distance = problem.base - S
+        W_positive = log_one_plus_sum((problem.alpha * distance).masked_fill_(~positive, -torch.inf), sums.positive)
+        W_negative = log_one_plus_sum(distance.mul_(-problem.beta).masked_fill_(~negative, -torch.inf), sums.negative)
+        if problem.candidate_weights is not None:
+            for W, out, kept in ((W_positive, sums.positive, positive), (W_negative, sums.negative, negative)):
+                mean = mean_weight(kept, problem.candidate_weights)
+                out.mul_(mean)
+                W.mul_(mean[:, None])
+        if sums.upstream is None:
+            return
+        W_positive *= -problem.alpha * sums.upstream[0].reshape(-1, 1)
+        W_negative *= problem.beta * sums.upstream[1].reshape(-1, 1)
+        torch.add(W_positive, W_negative, out=S)
+
+    def pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
+        S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
+        assert sums.counts is not None
+        limits = DistanceLimits.of(chunk.V)
+        t = S
+        if problem.euclidean:
+            assert sums.rows is not None
+            anchors, candidates = sums.rows.anchors[chunk.first : chunk.last], sums.rows.candidates
+            t = distances(S, anchors, candidates, positive | negative, limits.near).neg_()
+        positive_sum, negative_sum, positive, negative = hinge_sums(t, positive, negative, problem)
+        sums.positive.copy_(positive_sum)
+        sums.negative.copy_(negative_sum)
+        torch.stack([positive.sum(1), negative.sum(1)], out=sums.counts)
+        if sums.upstream is None:
+            return
+        # dt/ds: 1, or 1 / distance.
+        slope = -t.reciprocal().masked_fill_(-t <= limits.resolution, 0) if problem.euclidean else torch.ones_like(S)
+        gradient = positive * -sums.upstream[0].reshape(-1, 1) + negative * sums.upstream[1].reshape(-1, 1)
+        torch.mul(gradient, slope, out=S)
+
+    def pair_contrast(self, chunk: Chunk, problem: PairContrastProblem, sums: PairBuffers) -> None:
+        S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
+        scale, bias = problem.coefficients
+        Z = scale * S + bias
+        loss, lse, of_loss, of_lse = contrast_terms(Z, positive, negative, problem.form)
+        sums.positive.copy_(loss)
+        sums.negative.copy_(lse)
+        if sums.upstream is None:
+            return
+        dZ = of_loss.mul_(sums.upstream[0].reshape(-1, 1)).add_(of_lse.mul_(sums.upstream[1].reshape(-1, 1)))
+        if problem.columns is not None:
+            column_lse, column_upstream = problem.columns
+            paired = (positive | negative) & positive.any(1, keepdim=True)
+            dZ += (Z - column_lse).masked_fill_(~paired, -torch.inf).exp_() * column_upstream
+        assert sums.moments is not None
+        torch.stack([(dZ * S).sum(1), dZ.sum(1)], out=sums.moments)
+        torch.mul(dZ, scale, out=S)
 
 
-def _pair_lse(chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
-    S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
-    if problem.epsilon is not None:
-        positive, negative = informative(S, positive, negative, problem.epsilon)
-    distance = problem.base - S
-    W_positive = log_one_plus_sum((problem.alpha * distance).masked_fill_(~positive, -torch.inf), sums.positive)
-    W_negative = log_one_plus_sum(distance.mul_(-problem.beta).masked_fill_(~negative, -torch.inf), sums.negative)
-    if problem.candidate_weights is not None:
-        for W, out, kept in ((W_positive, sums.positive, positive), (W_negative, sums.negative, negative)):
-            mean = mean_weight(kept, problem.candidate_weights)
-            out.mul_(mean)
-            W.mul_(mean[:, None])
-    if sums.upstream is None:
-        return
-    W_positive *= -problem.alpha * sums.upstream[0].reshape(-1, 1)
-    W_negative *= problem.beta * sums.upstream[1].reshape(-1, 1)
-    torch.add(W_positive, W_negative, out=S)
-
-
-def _pair_hinge(chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
-    S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
-    assert sums.counts is not None
-    limits = DistanceLimits.of(chunk.V)
-    t = S
-    if problem.euclidean:
-        assert sums.rows is not None
-        anchors, candidates = sums.rows.anchors[chunk.first : chunk.last], sums.rows.candidates
-        t = distances(S, anchors, candidates, positive | negative, limits.near).neg_()
+def hinge_sums(t: Tensor, positive: Tensor, negative: Tensor, problem: PairHingeProblem) -> tuple[Tensor, ...]:
+    """Sums of hinges (c,) of both sides of t (c, m), and which pairs are in them, (c, m) bool; differentiable."""
     # Negated, so that a NaN stays and reaches the result.
-    positive &= ~(t >= problem.positive_margin)
-    negative &= ~(t <= problem.negative_margin)
-    sums.positive.copy_((problem.positive_margin + problem.positive_offset - t).masked_fill_(~positive, 0).sum(1))
-    sums.negative.copy_((t - (problem.negative_margin - problem.negative_offset)).masked_fill_(~negative, 0).sum(1))
-    torch.stack([positive.sum(1), negative.sum(1)], out=sums.counts)
-    if sums.upstream is None:
-        return
-    # dt/ds: 1, or 1 / distance.
-    slope = -t.reciprocal().masked_fill_(-t <= limits.resolution, 0) if problem.euclidean else torch.ones_like(S)
-    gradient = positive * -sums.upstream[0].reshape(-1, 1) + negative * sums.upstream[1].reshape(-1, 1)
-    torch.mul(gradient, slope, out=S)
-
-
-def _pair_contrast(chunk: Chunk, problem: PairContrastProblem, sums: PairBuffers) -> None:
-    S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
-    scale, bias = problem.coefficients
-    Z = scale * S + bias
-    loss, lse, of_loss, of_lse = contrast_terms(Z, positive, negative, problem.form)
-    sums.positive.copy_(loss)
-    sums.negative.copy_(lse)
-    if sums.upstream is None:
-        return
-    dZ = of_loss.mul_(sums.upstream[0].reshape(-1, 1)).add_(of_lse.mul_(sums.upstream[1].reshape(-1, 1)))
-    if problem.columns is not None:
-        column_lse, column_upstream = problem.columns
-        paired = (positive | negative) & positive.any(1, keepdim=True)
-        dZ += (Z - column_lse).masked_fill_(~paired, -torch.inf).exp_() * column_upstream
-    assert sums.moments is not None
-    torch.stack([(dZ * S).sum(1), dZ.sum(1)], out=sums.moments)
-    torch.mul(dZ, scale, out=S)
-
-
-_EPILOGUES = {PairLSEProblem: _pair_lse, PairHingeProblem: _pair_hinge, PairContrastProblem: _pair_contrast}
+    positive, negative = positive & ~(t >= problem.positive_margin), negative & ~(t <= problem.negative_margin)
+    above = (problem.positive_margin + problem.positive_offset - t).masked_fill_(~positive, 0).sum(1)
+    below = (t - (problem.negative_margin - problem.negative_offset)).masked_fill_(~negative, 0).sum(1)
+    return above, below, positive, negative
 
 
 def contrast_terms(Z: Tensor, positive: Tensor, negative: Tensor, form: str) -> tuple[Tensor, ...]:

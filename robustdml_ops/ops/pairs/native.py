@@ -32,20 +32,20 @@ class NativePairs(NativeRows, PairBackend):
 
     def pair_sums(self, chunk: Chunk, problem: PairProblem, buffers: PairBuffers) -> None:
         S, first, sets, sums = chunk.S, chunk.first, problem.sets, buffers.of(chunk)
-        name, settings = settings_of(problem, chunk.V, sums, first)
+        settings = settings_of(problem, chunk.V, sums, first)
         if module.on_gpu(S):
             given = native_chunk(sums, sets, first, S, "_cuda")
         else:
             norms = {"inverse_norm": chunk.scale, "candidate_inverse_norm": chunk.X_scale}
             given = native_chunk(sums, sets, first, S, **module.addresses(norms))
-        module.call(name, S, given, settings)
+        module.call(problem.kind, S, given, settings)
 
 
-def settings_of(problem: PairProblem, operands: Tensor, sums: PairBuffers, first: int = 0) -> tuple[str, Any]:
-    """Name of its functions, and the problem as a native structure; counts, moments and ``first`` are of a chunk."""
+def settings_of(problem: PairProblem, operands: Tensor, sums: PairBuffers, first: int = 0) -> Any:
+    """The problem as a native structure; counts, moments and ``first`` are of a chunk."""
     dtype = sums.positive.dtype
     if isinstance(problem, PairLSEProblem):
-        return "pair_lse", getattr(module.library, f"PairLSE_{module.SUFFIX[dtype]}")(
+        return getattr(module.library, f"PairLSE_{module.SUFFIX[dtype]}")(
             alpha=problem.alpha,
             beta=problem.beta,
             base=problem.base,
@@ -57,7 +57,7 @@ def settings_of(problem: PairProblem, operands: Tensor, sums: PairBuffers, first
     if isinstance(problem, PairContrastProblem):
         slope, shift = (None, None) if sums.moments is None else sums.moments
         column_lse, column_upstream = problem.columns or (None, None)
-        return "pair_contrast", getattr(module.library, f"PairContrast_{module.SUFFIX[dtype]}")(
+        return getattr(module.library, f"PairContrast_{module.SUFFIX[dtype]}")(
             form=FORMS.index(problem.form),
             coefficients=problem.coefficients.data_ptr(),
             slope=module.address(slope),
@@ -78,11 +78,8 @@ def settings_of(problem: PairProblem, operands: Tensor, sums: PairBuffers, first
             "anchors_element": _ELEMENT[anchors.dtype],
             "candidates_element": _ELEMENT[candidates.dtype],
         }
-    return "pair_hinge", getattr(module.library, f"PairHinge_{module.SUFFIX[dtype]}")(
-        positive_margin=problem.positive_margin,
-        negative_margin=problem.negative_margin,
-        positive_offset=problem.positive_offset,
-        negative_offset=problem.negative_offset,
+    return getattr(module.library, f"PairHinge_{module.SUFFIX[dtype]}")(
+        **problem.margins,
         euclidean=problem.euclidean,
         positive_count=sums.counts[0].data_ptr(),
         negative_count=sums.counts[1].data_ptr(),
@@ -119,10 +116,12 @@ def sweep_by_lanes(
 ) -> None:
     """Anchors are rows of ``similarities``, candidates the batch; of hinges, with 1 / |candidate| out, the reverse."""
     suffix = module.SUFFIX[similarities.compute]
-    name, settings = settings_of(problem, similarities.X, buffers)
+    settings = settings_of(problem, similarities.X, buffers)
     lanes = getattr(module.library, f"Sweep_{suffix}")(**similarities.native_fields())
     scale = () if candidate_scale is None else (candidate_scale.data_ptr(),)
-    if getattr(module.library, f"{name}_sweep_{suffix}")(native_chunk(buffers, problem.sets), settings, lanes, *scale):
+    if getattr(module.library, f"{problem.kind}_sweep_{suffix}")(
+        native_chunk(buffers, problem.sets), settings, lanes, *scale
+    ):
         similarities.check_proxy_gradients()
 
 
@@ -182,7 +181,7 @@ def whole_matrices_serve(anchors: Tensor, dtype: torch.dtype, operand: torch.dty
 def symmetric_by_lanes(U: Tensor, S: Tensor, dU: Tensor | None, problem: PairProblem, buffers: PairBuffers) -> None:
     """A batch with itself: unit rows U (n, D), buffer S (n, n) for the cosines; out: dU = dL/dU."""
     (n, D), suffix = U.shape, module.SUFFIX[S.dtype]
-    name, settings = settings_of(problem, U, buffers)
+    settings = settings_of(problem, U, buffers)
     batch = getattr(module.library, f"Batch_{suffix}")(
         gemm=module.matrix_product(S.dtype),
         set_threads=module.set_threads(),
@@ -194,4 +193,6 @@ def symmetric_by_lanes(U: Tensor, S: Tensor, dU: Tensor | None, problem: PairPro
         average=problem.average,
         threads=torch.get_num_threads(),
     )
-    getattr(module.library, f"{name}_symmetric_{suffix}")(native_chunk(buffers, problem.sets, S=S), settings, batch)
+    getattr(module.library, f"{problem.kind}_symmetric_{suffix}")(
+        native_chunk(buffers, problem.sets, S=S), settings, batch
+    )

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -67,6 +67,7 @@ class PairLSEProblem:
     epsilon: float | None  # mining: n stays if s + ε > min over P, p stays if s − ε < max over N; None: all stay
     candidate_weights: Tensor | None  # (m,) compute type, contiguous
 
+    kind = "pair_lse"  # name of its epilogues
     counts = False  # whether a chunk has counts
     average = False
 
@@ -89,7 +90,14 @@ class PairHingeProblem:
     euclidean: bool
     average: bool = False
 
+    kind = "pair_hinge"
     counts = True
+
+    @property
+    def margins(self) -> dict[str, float]:
+        """Both margins and offsets, by name."""
+        names = ("positive_margin", "negative_margin", "positive_offset", "negative_offset")
+        return {name: float(getattr(self, name)) for name in names}
 
 
 @dataclass(frozen=True)
@@ -98,19 +106,22 @@ class PairContrastProblem:
 
     "outside" and "inside": log Σ_{P∪N} e^z less the mean of z over P, or less log of the mean of e^z; "each": over P
     Σ_p log(e^z_p + Σ_N e^z) − z_p; "sigmoid": Σ_P log(1 + e^−z) + Σ_N log(1 + e^z), with sums of 0. An anchor without
-    positives has 0, but "sigmoid". ``columns``: log-sum-exps of the candidates over all anchors and their upstream
-    gradients, which join dL/dS of the pairs of anchors that have positives.
+    positives has 0, but "sigmoid". "both": "outside" for every pair of an anchor i and candidate i, the log-sum-exp of
+    the candidate over all anchors added, Σ of both with the anchor's weight. ``columns``: log-sum-exps of the
+    candidates over all anchors and their upstream gradients, which join dL/dS of the pairs of anchors that have
+    positives.
     """
 
     sets: PairSets
     coefficients: Tensor  # (2,) compute type: scale and bias
-    form: str  # one of FORMS
+    form: str  # "both" or one of FORMS
     columns: tuple[Tensor, Tensor] | None = None  # (m,) compute type each, contiguous
 
+    kind = "pair_contrast"
     counts = average = False
 
 
-FORMS = ("outside", "inside", "each", "sigmoid")
+FORMS = ("outside", "inside", "each", "sigmoid")  # of the epilogues
 PairProblem = PairLSEProblem | PairHingeProblem | PairContrastProblem
 
 
@@ -170,4 +181,5 @@ class PairBackend(RowsBackend):
 
     def pair_sums(self, chunk: Chunk, problem: PairProblem, buffers: PairBuffers) -> None:
         """The epilogue of one chunk: its sums into ``buffers`` of all anchors; dL/dS into ``dS``, or S without one."""
-        raise NotImplementedError
+        epilogue: Any = getattr(self, problem.kind)
+        epilogue(chunk, problem, buffers.of(chunk))

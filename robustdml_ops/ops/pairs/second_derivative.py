@@ -1,5 +1,6 @@
 """The second derivative of the pair sweep, a differentiable chunk of anchors at a time."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,18 +14,34 @@ from robustdml_ops.engine.similarity_chunks import cache_rows
 from robustdml_ops.ops.pairs.eager import (
     contrast_terms,
     distances,
+    hinge_sums,
     informative,
     mean_weight,
     members,
     near_distances,
 )
-from robustdml_ops.ops.pairs.problem import DistanceLimits, PairContrastProblem, PairLSEProblem, PairProblem
+from robustdml_ops.ops.pairs.problem import (
+    DistanceLimits,
+    PairContrastProblem,
+    PairLSEProblem,
+    PairProblem,
+    PairSets,
+)
 
 
 def second_derivative(problem: PairProblem, terms: Tensor | None, *tensors: Any) -> Results:
     """Derivatives of ⟨gradients, vectors⟩ by matrices and upstream; ``terms`` (2,): divisors of both sides, or None."""
     # Tensors: both matrices, upstream gradients, coefficients; vectors of both matrices and coefficients; some None.
     X, candidates, *upstream, coefficients, vX, v_candidates, v_coefficients = tensors
+    if isinstance(problem, PairContrastProblem) and problem.form == "both":
+        there, sets = replace(problem, form="outside"), problem.sets
+        back = replace(there, sets=PairSets.of(sets.candidate_labels, sets.labels))
+        of_candidates = torch.cat([upstream[0], upstream[0].new_zeros(len(candidates) - len(X))])
+        turned = (candidates, X, of_candidates, upstream[1], coefficients, v_candidates, vX, v_coefficients)
+        of_rows: Any = second_derivative(there, None, *tensors)
+        of_columns: Any = second_derivative(back, None, *turned)
+        swapped = (of_columns[1], of_columns[0], of_columns[2][: len(X)], *of_columns[3:])
+        return tuple(one + other for one, other in zip(of_rows, swapped, strict=True))
     others, v_others = (X, vX) if candidates is None else (candidates, v_candidates)
     if terms is not None:
         upstream = [factor / number for factor, number in zip(upstream, terms, strict=True)]
@@ -55,12 +72,7 @@ def _chunk_value(problem: PairProblem, dtype: torch.dtype, first: int, last: int
         sums = contrast_terms(coefficients[0] * S + coefficients[1], positive, negative, problem.form)[:2]
     else:
         t = -_distances(S, anchors, candidates, positive | negative) if problem.euclidean else S
-        above = positive & (t < problem.positive_margin), negative & (t > problem.negative_margin)
-        terms = (
-            problem.positive_margin + problem.positive_offset - t,
-            t - (problem.negative_margin - problem.negative_offset),
-        )
-        sums = tuple(term.masked_fill(~kept, 0).sum(1) for term, kept in zip(terms, above, strict=True))
+        sums = hinge_sums(t, positive, negative, problem)[:2]
     value: Tensor = (upstream_positive * sums[0] + upstream_negative * sums[1]).sum()
     return value
 

@@ -8,8 +8,10 @@ from torch import Tensor
 
 from robustdml_ops.backends.dispatch import without_autocast
 from robustdml_ops.backends.native_module import lanes_serve
+from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, chunk_rows, product
 from robustdml_ops.engine.validation import check_gradient_fits
+from robustdml_ops.ops.classes import class_lse
 from robustdml_ops.ops.pairs.eager import EagerPairs
 from robustdml_ops.ops.pairs.native import (
     NativePairs,
@@ -149,6 +151,49 @@ def pair_sweep(
         both = result.dcandidates if result.danchors is None else result.danchors.add_(result.dcandidates)
         result.danchors, result.dcandidates = both, None
     return result
+
+
+def both_ways(
+    anchors: Tensor,
+    candidates: Tensor,
+    problem: PairContrastProblem,
+    upstream: tuple[Tensor, Tensor],
+    name: str,
+    backend: PairBackend,
+    dtype: torch.dtype,
+    operand: torch.dtype,
+    want: tuple[bool, ...],
+) -> PairResult:
+    """The contrast "both" with weights (n,) of its pairs: by tiles on the CPU, else by rows with the backend ``name``.
+
+    By rows takes a sweep for the log-sum-exps of the candidates, and one for those of the anchors and all gradients.
+    """
+    n, m, factor = len(anchors), len(candidates), upstream[0]
+    plain, more = replace(problem, form="outside"), (backend, dtype, operand, want)
+    if n == 0:
+        return pair_sweep(anchors, candidates, plain, upstream, *more)
+    # Candidates without an anchor have no loss.
+    of_candidates = factor.new_zeros(m)
+    of_candidates[:n] = factor
+    both = factor, of_candidates
+    sums = [factors.new_zeros((4, len(factors))) for factors in both]
+    buffers = [
+        PairBuffers((factors, factor.new_zeros(())), rows[0], rows[1], counts=None, rows=None, moments=rows[2:])
+        for factors, rows in zip(both, sums, strict=True)
+    ]
+    sides = contrast_by_tiles((anchors, candidates), plain, buffers, backend, operand, want)
+    if sides:
+        positive, moments = sums[0][0] + sums[1][0, :n], torch.cat(sums, 1)[2:]
+        gradients = sides[0].dX, sides[1].dX
+        return PairResult(positive, sums[0][1], None, sides[1].inverse_norm, *gradients, moments)
+    absent, place = problem.sets.labels == ABSENT, torch.arange(n, device=factor.device)
+    mask = torch.zeros_like(factor).masked_fill_(absent, -torch.inf)
+    back = class_lse(candidates[:n], anchors, place, scale=problem.coefficients[0].detach(), bias=mask, backend=name)
+    columns = factor.new_full((m,), torch.inf), of_candidates
+    columns[0][:n] = back.lse.masked_fill(absent, torch.inf)
+    # The positives are pulled from either side, the others of a row from one: (2w − w) on shares, −2w on positives.
+    result = pair_sweep(anchors, candidates, replace(plain, columns=columns), (2 * factor, -factor), *more)
+    return replace(result, positive=result.positive + (back.lse - back.target).masked_fill(absent, 0))
 
 
 def tiles_pay(form: str, anchors: Tensor) -> bool:

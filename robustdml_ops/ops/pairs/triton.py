@@ -15,7 +15,6 @@ from robustdml_ops.ops.pairs.problem import (
     PairContrastProblem,
     PairHingeProblem,
     PairLSEProblem,
-    PairProblem,
     PairSets,
 )
 
@@ -25,110 +24,97 @@ _PROGRAMS = 2 * 132
 class TritonPairs(TritonRows, PairBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
-    def pair_sums(self, chunk: Chunk, problem: PairProblem, buffers: PairBuffers) -> None:
-        epilogue: Any = _EPILOGUES[type(problem)]
-        epilogue(chunk, problem, buffers.of(chunk))
+    def pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
+        from robustdml_ops.ops.pairs.kernels import pair_lse as kernel
 
+        c, m = chunk.S.shape
+        parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S))
+        (programs,) = grid_of(c, parameters["BLOCK_R"])
+        parts, per_part = parts_of(programs, m, int(parameters["BLOCK_M"]))
+        row_max = problem.needs_row_max(chunk.S.dtype)
+        stages = [("all", 1)]
+        if parts > 1:
+            stages = [("sums", parts), ("gradients", 1 if sums.upstream is None else parts)]
+            if problem.epsilon is not None or row_max:
+                stages = [("extrema", parts), *stages]
+        partials = None if parts == 1 else chunk.S.new_empty((8, parts, c))
+        with current(chunk.S):
+            for stage, width in stages:
+                kernel[programs, width](
+                    candidate_weights=problem.candidate_weights,
+                    lse_positive=sums.positive,
+                    lse_negative=sums.negative,
+                    partials=partials,
+                    parts=parts,
+                    per_part=per_part,
+                    alpha=float(problem.alpha),
+                    beta=float(problem.beta),
+                    base=float(problem.base),
+                    epsilon=float(problem.epsilon or 0.0),
+                    MINING=problem.epsilon is not None,
+                    ROW_MAX=row_max,
+                    STAGE=stage,
+                    BLOCK_P=1 << (parts - 1).bit_length(),
+                    **_chunk_arguments(chunk, problem.sets, sums),
+                    **parameters,
+                )
 
-def _pair_lse(chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
-    from robustdml_ops.ops.pairs.kernels import pair_lse as kernel
+    def pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
+        from robustdml_ops.ops.pairs.hinge_kernel import pair_hinge as kernel
 
-    c, m = chunk.S.shape
-    parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S))
-    (programs,) = grid_of(c, parameters["BLOCK_R"])
-    parts, per_part = parts_of(programs, m, int(parameters["BLOCK_M"]))
-    row_max = problem.needs_row_max(chunk.S.dtype)
-    stages = [("all", 1)]
-    if parts > 1:
-        stages = [("sums", parts), ("gradients", 1 if sums.upstream is None else parts)]
-        if problem.epsilon is not None or row_max:
-            stages = [("extrema", parts), *stages]
-    partials = None if parts == 1 else chunk.S.new_empty((8, parts, c))
-    with current(chunk.S):
-        for stage, width in stages:
-            kernel[programs, width](
-                candidate_weights=problem.candidate_weights,
-                lse_positive=sums.positive,
-                lse_negative=sums.negative,
-                partials=partials,
-                parts=parts,
+        assert sums.counts is not None
+        c, m = chunk.S.shape
+        parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S), problem.euclidean)
+        (programs,) = grid_of(c, parameters["BLOCK_R"])
+        parts, per_part = parts_of(programs, m, int(parameters["BLOCK_M"]))
+        positive, negative, counts = sums.positive, sums.negative, sums.counts
+        near, resolution = DistanceLimits.of(chunk.V)
+        anchors, candidates = sums.rows or (chunk.S, chunk.S)  # S in place of rows that are not read
+        if parts > 1:
+            positive, negative = chunk.S.new_empty((2, parts, c))
+            counts = counts.new_empty((2, parts, c))
+        with current(chunk.S):
+            kernel[programs, parts](
+                sums_positive=positive,
+                sums_negative=negative,
+                counts_positive=counts[0],
+                counts_negative=counts[1],
                 per_part=per_part,
-                alpha=float(problem.alpha),
-                beta=float(problem.beta),
-                base=float(problem.base),
-                epsilon=float(problem.epsilon or 0.0),
-                MINING=problem.epsilon is not None,
-                ROW_MAX=row_max,
-                STAGE=stage,
-                BLOCK_P=1 << (parts - 1).bit_length(),
+                EUCLIDEAN=problem.euclidean,
+                anchors=anchors,
+                candidates=candidates,
+                D=chunk.V.shape[1],
+                near=near,
+                resolution=resolution,
+                **problem.margins,
                 **_chunk_arguments(chunk, problem.sets, sums),
                 **parameters,
             )
+        if parts > 1:
+            torch.sum(positive, 0, out=sums.positive)
+            torch.sum(negative, 0, out=sums.negative)
+            torch.sum(counts, 1, out=sums.counts)
 
+    def pair_contrast(self, chunk: Chunk, problem: PairContrastProblem, sums: PairBuffers) -> None:
+        from robustdml_ops.ops.pairs.contrast_kernel import pair_contrast as kernel
 
-def _pair_hinge(chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
-    from robustdml_ops.ops.pairs.hinge_kernel import pair_hinge as kernel
-
-    assert sums.counts is not None
-    c, m = chunk.S.shape
-    parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S), problem.euclidean)
-    (programs,) = grid_of(c, parameters["BLOCK_R"])
-    parts, per_part = parts_of(programs, m, int(parameters["BLOCK_M"]))
-    positive, negative, counts = sums.positive, sums.negative, sums.counts
-    near, resolution = DistanceLimits.of(chunk.V)
-    anchors, candidates = sums.rows or (chunk.S, chunk.S)  # S in place of rows that are not read
-    if parts > 1:
-        positive, negative = chunk.S.new_empty((2, parts, c))
-        counts = counts.new_empty((2, parts, c))
-    with current(chunk.S):
-        kernel[programs, parts](
-            sums_positive=positive,
-            sums_negative=negative,
-            counts_positive=counts[0],
-            counts_negative=counts[1],
-            per_part=per_part,
-            positive_margin=float(problem.positive_margin),
-            negative_margin=float(problem.negative_margin),
-            positive_offset=float(problem.positive_offset),
-            negative_offset=float(problem.negative_offset),
-            EUCLIDEAN=problem.euclidean,
-            anchors=anchors,
-            candidates=candidates,
-            D=chunk.V.shape[1],
-            near=near,
-            resolution=resolution,
-            **_chunk_arguments(chunk, problem.sets, sums),
-            **parameters,
-        )
-    if parts > 1:
-        torch.sum(positive, 0, out=sums.positive)
-        torch.sum(negative, 0, out=sums.negative)
-        torch.sum(counts, 1, out=sums.counts)
-
-
-def _pair_contrast(chunk: Chunk, problem: PairContrastProblem, sums: PairBuffers) -> None:
-    from robustdml_ops.ops.pairs.contrast_kernel import pair_contrast as kernel
-
-    c, m = chunk.S.shape
-    parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S))
-    slopes, shifts = (None, None) if sums.moments is None else sums.moments
-    column_lse, column_upstream = problem.columns or (None, None)
-    with current(chunk.S):
-        kernel[grid_of(c, parameters["BLOCK_R"])](
-            coefficients=problem.coefficients,
-            column_lse=column_lse,
-            column_upstream=column_upstream,
-            losses=sums.positive,
-            lses=sums.negative,
-            slopes=slopes,
-            shifts=shifts,
-            FORM=problem.form,
-            **_chunk_arguments(chunk, problem.sets, sums),
-            **parameters,
-        )
-
-
-_EPILOGUES = {PairLSEProblem: _pair_lse, PairHingeProblem: _pair_hinge, PairContrastProblem: _pair_contrast}
+        c, m = chunk.S.shape
+        parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S))
+        slopes, shifts = (None, None) if sums.moments is None else sums.moments
+        column_lse, column_upstream = problem.columns or (None, None)
+        with current(chunk.S):
+            kernel[grid_of(c, parameters["BLOCK_R"])](
+                coefficients=problem.coefficients,
+                column_lse=column_lse,
+                column_upstream=column_upstream,
+                losses=sums.positive,
+                lses=sums.negative,
+                slopes=slopes,
+                shifts=shifts,
+                FORM=problem.form,
+                **_chunk_arguments(chunk, problem.sets, sums),
+                **parameters,
+            )
 
 
 def parts_of(programs: int, m: int, block: int) -> tuple[int, int]:
