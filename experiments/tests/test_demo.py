@@ -221,7 +221,7 @@ def test_command(npz, tmp_path, capfd, monkeypatch):
         trained.append(task.contender)
         return results["runs"][task.contender]
 
-    monkeypatch.setattr(experiment, "_run", note)
+    monkeypatch.setattr(large, "_run", note)
     assert main([*command, "--epochs", "2"]) == 0
     assert trained == [contender.name for contender in two]
 
