@@ -1,7 +1,7 @@
 """Triton's kernels compiled without a GPU, in the very variants that the package launches.
 
-A launch is made of real tensors of a real size and goes as far as Triton's compiler, which sees what it would see on a
-GPU: which pointers and numbers are multiples of 16, which numbers are 1, which arguments are None.
+Launches on "meta" go as far as Triton's compiler, which sees what it would see on a GPU: which strides and numbers are
+multiples of 16, which numbers are 1, which arguments are None.
 """
 
 import contextlib
@@ -24,13 +24,17 @@ from triton.runtime.jit import JITFunction  # noqa: E402
 
 from robustdml_ops.backends import cards  # noqa: E402
 from robustdml_ops.backends.triton_device import set_float32_products  # noqa: E402
+from tests.launches import counted  # noqa: E402
 from tests.nightly import nightly_but  # noqa: E402
 
+RUN = JITFunction.run
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 # Bytes a block may use, by compute capability: CUDA C++ Programming Guide.
 SHARED_LIMIT = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
 OLDER_TRITON = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9)
 ARCHITECTURES = nightly_but([90], SHARED_LIMIT)
+ELEMENTWISE = {"otsu", "vmf", "lambert_w", "confidence", "superloss", "keep_finite", "assign_slots", "exchange_rows"}
+ELEMENTWISE |= {"link_copies", "class_logits"}
 TENSOR_CORE = {90: "wgmma.mma_async", 100: "tcgen05.mma"}  # "mma.sync" of the others
 
 
@@ -53,14 +57,15 @@ class StubDriver:
 @contextlib.contextmanager
 def compiling(architecture):
     """Launches within are compiled for ``architecture`` and not run; yields the list of them, kernels by name."""
-    compiled, run = [], JITFunction.run
+    compiled = []
 
     def compile_alone(kernel, *arguments, grid, warmup, **named):
-        compiled.append((kernel.__name__, run(kernel, *arguments, grid=grid, warmup=True, **named)))
+        compiled.append((kernel.__name__, RUN(kernel, *arguments, grid=grid, warmup=True, **named)))
 
     driver.set_active(StubDriver(architecture))
     try:
         with (
+            counted(),
             mock.patch.object(JITFunction, "run", compile_alone),
             mock.patch.object(cards, "architecture", return_value=f"sm_{architecture}"),
         ):
@@ -118,24 +123,11 @@ def spilled_bytes(compiled, folder: Path) -> int:
     raise AssertionError("no assembler takes the kernel")
 
 
-def check(launch, architecture, folder: Path, *, tensor_cores: set[str] = frozenset(), registers: int = 255):
-    """Compile what ``launch()`` launches: no spills, shared memory that the device has, products where they belong.
-
-    ``tensor_cores`` names the kernels that multiply there.
-    """
-    with compiling(architecture) as compiled:
-        launch()
-    assert compiled
-    for name, kernel in compiled:
-        check_resources(kernel, folder, registers)
-        assert kernel.metadata.shared <= SHARED_LIMIT[architecture]
-        assert (TENSOR_CORE.get(architecture, "mma.sync") in kernel.asm["ptx"]) == (name in tensor_cores), name
-
-
-def check_elementwise(launch, architecture, folder: Path):
-    """Half of the registers, so that two blocks fit a processor, and shared memory that every device has."""
-    # Triton 3.6 takes more on sm_120 in float64.
-    check(launch, architecture, folder, registers=168 if OLDER_TRITON and architecture == 120 else 128)
-    with compiling(architecture) as compiled:
-        launch()
-    assert all(kernel.metadata.shared <= 48 << 10 for _, kernel in compiled)
+def check(name, kernel, architecture, folder: Path, tensor_cores: set[str]):
+    """No spills, shared memory that the device has, and products by tensor cores in the kernels named."""
+    elementwise = name in ELEMENTWISE
+    # Half of the registers, so that two blocks fit a processor; Triton 3.6 takes more on sm_120 in float64.
+    few = 168 if OLDER_TRITON and architecture == 120 else 128
+    check_resources(kernel, folder, few if elementwise else 255)
+    assert kernel.metadata.shared <= (48 << 10 if elementwise else SHARED_LIMIT[architecture]), name
+    assert (TENSOR_CORE.get(architecture, "mma.sync") in kernel.asm["ptx"]) == (name in tensor_cores), name

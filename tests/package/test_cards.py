@@ -171,3 +171,15 @@ def test_temporaries_of_an_epilogue_count(memory):
     plain, eager = chunk_rows(10**7, 1280, CUDA), chunk_rows(10**7, 1280, CUDA, 8 * 256)
     assert eager < plain
     assert eager * (1280 + 8 * 256) * 4 <= GB
+
+
+@pytest.mark.parametrize("m", [1, 1000, 4096, 36_900, 10**6, 10**7])
+def test_parts_cover_all_candidates_and_fill_a_gpu(m):
+    for programs in (1, 7, 64, 256, 10_000):
+        parts, per_part = pairs.parts_of(programs, m, 1024)
+        assert per_part % 1024 == 0
+        assert (parts - 1) * per_part < m <= parts * per_part
+        assert parts == 1 or per_part >= 4 * 1024
+        assert parts <= 264
+        assert m < 10**6 or parts * programs >= 132
+        assert programs < 256 or parts == 1

@@ -20,14 +20,9 @@ from robustdml_ops.robust import PRISM
 from tests.launches import counted
 from tests.subprocesses import ROOT
 
+pytestmark = pytest.mark.usefixtures("as_in_training")
 META = torch.device("meta")
 BF16 = torch.bfloat16
-
-
-@pytest.fixture(autouse=True)
-def _as_in_training():
-    """Deterministic mode fills what is allocated, which would count."""
-    torch.use_deterministic_algorithms(False)
 
 
 def count(make, B, D, targets=None, more=()):

@@ -8,6 +8,7 @@ from robustdml_ops.robust import PRISM
 from tests.every_call import EVERY, LOSSES, first
 from tests.launches import counted
 
+pytestmark = pytest.mark.usefixtures("as_in_training")
 META = torch.device("meta")
 # They count steps on the host.
 NOT_CAPTURED = {"self_paced_descent", "self_paced_sweep"}
@@ -27,12 +28,6 @@ PRISMS = {
     "vmf, cautious": {"similarity": "vmf", "threshold": "cautious", "vmf_start": 2},
     "vmf, top-r": {"similarity": "vmf", "noise_rate": 0.5, "threshold": "top-r", "vmf_start": 2},
 }
-
-
-@pytest.fixture(autouse=True)
-def _as_in_training():
-    """Deterministic mode fills what is allocated."""
-    torch.use_deterministic_algorithms(False)
 
 
 def sequences(step, times):

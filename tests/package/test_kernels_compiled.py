@@ -1,0 +1,367 @@
+"""Every Triton kernel compiled ahead of time, as public calls launch it.
+
+The calls run on "meta" with the settings of a GPU, so that sizes are those of training and nothing is computed.
+"""
+
+import contextlib
+import sys
+from functools import partial
+from unittest import mock
+
+import pytest
+import torch
+
+from robustdml_ops import losses, ops
+from robustdml_ops.backends.triton_device import tile_of
+from robustdml_ops.engine.rows.backends import TritonRows
+from robustdml_ops.ops.anchor.backends import epilogue_launch
+from robustdml_ops.ops.otsu.backends import TRITON_LONGEST
+from robustdml_ops.robust import PRISM, MemoryBank
+from tests.ahead_of_time import ARCHITECTURES, check, compiling, products_by
+from tests.nightly import nightly_but
+from tests.sass import loops
+
+F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
+META = torch.device("meta")
+ROWS = TritonRows()
+
+
+def zeros(*shape, dtype=F32):
+    return torch.zeros(shape, dtype=dtype, device=META)
+
+
+def labels(*shape):
+    return zeros(*shape, dtype=torch.int64)
+
+
+def matrices(B, C, D, dtype, columns=False):
+    """Two that want gradients, the second by columns; without a type bfloat16 and float32, as under autocast."""
+    X, of_P = zeros(B, D, dtype=dtype or BF16), {"dtype": dtype or F32}
+    P = zeros(D, C, **of_P).t() if columns else zeros(C, D, **of_P)
+    return X.requires_grad_(), P.requires_grad_()
+
+
+@contextlib.contextmanager
+def autocast():
+    """Operands of bfloat16, which PyTorch's own autocast does not give to "meta"."""
+    with contextlib.ExitStack() as stack:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("robustdml_ops.") and hasattr(module, "operand_dtype"):
+                stack.enter_context(mock.patch.object(module, "operand_dtype", return_value=BF16))
+        yield
+
+
+def anchors(kind, dtype, D=128, B=1024, *, whole=False, limited=False, columns=False, products="high"):
+    """Both sums without a gradient, in one launch, and their total with all; the whole has three biases."""
+    C, compute = 64, F64 if dtype == F64 else F32
+    bias = partial(zeros, dtype=compute)
+    X, P = matrices(B, C, D, dtype, columns)
+    sets = {
+        "labels": lambda: ops.LabelSets.of(labels(B)),
+        "several labels": lambda: ops.LabelSets.of(labels(B, 3), weights=bias(B, 3)),
+        "confidences": lambda: ops.ConfidenceSets(9.0, 0.5, bias(B, C)),
+        "logits": lambda: ops.ConfidenceSets(9.0, 0.5, None, bias(B, 4), bias(C, 4), bias(C)),
+    }[kind]()
+    shared = bias(B)
+    biases = ops.AnchorBiases(*(bias(n).requires_grad_() for n in (B, B, C))) if whole else (shared, shared, None)
+    scales = (bias(C), bias(C)) if whole else (bias(), bias())
+    settings = {"alpha": 32.0, "drop_similar_negatives": 0.4 if limited else None}
+
+    def call():
+        with products_by(products):
+            with torch.no_grad():
+                ops.anchor_lse(X, P, sets, ops.AnchorBiases(*biases), **settings)
+            ops.anchor_loss(X, P, sets, ops.AnchorBiases(*biases), *scales, **settings).backward()
+
+    return call
+
+
+def classes(dtype, D=128, B=1024, *, pooling="none", products="high", columns=False, several=False, **options):
+    """Forward without a gradient, in one launch, and forward and backward."""
+    C, H = 512, 1 if pooling == "none" else 8
+    X, P = matrices(B, C * H, D, dtype, columns)
+    options |= {"pooling": pooling, "gamma": 0.1 if pooling == "softmax" else None}
+    if several:
+        options["drop_similar_negatives"] = 0.4
+
+    def call():
+        proxies = P if H == 1 else P.view(C, H, D)
+        target = labels(B, 3) if several else labels(B)
+        with products_by(products):
+            with torch.no_grad():
+                ops.class_lse(X, proxies, target, **options)
+            sum(each.sum() for each in ops.class_lse(X, proxies, target, **options)).backward()
+
+    return call
+
+
+def of_classes(compute=F32):
+    """A scale and a bias of each class, as PRISM has them: no terms are kept."""
+    return {"scale": zeros(512, dtype=compute), "bias": zeros(512, dtype=compute)}
+
+
+def pairs(make, m, dtype=BF16, *, bank=True):
+    """A loss of 64 rows beside m, or of m rows with themselves, with all gradients."""
+    X, V = matrices(64, m, 128, dtype)
+    given = (X, labels(64), None, V, labels(m)) if bank else (V, labels(m))
+    return lambda: make().to(META)(*given).backward()
+
+
+def weighted(m, dtype=BF16, alpha=2.0):
+    """Sums over a bank whose rows have weights."""
+    X, V = matrices(64, m, 128, dtype)
+    one, weights = (zeros(*shape, dtype=F64 if dtype == F64 else F32) for shape in ((), (m,)))
+    settings = {"alpha": alpha, "beta": 40.0, "base": 0.5, "epsilon": 0.1, "candidate_weights": weights}
+    return lambda: ops.pair_lse_sum(X, labels(64), V, labels(m), one, one, **settings).backward()
+
+
+def towers(make, m=64):
+    X, V = matrices(m, m, 128, BF16)
+    return lambda: make().to(META)(X, V).backward()
+
+
+def similar(dtype, result=None, D=128, *, B=256, C=512, products="high", columns=False, apart=False):
+    """Cosines without a gradient, in one launch, and with both."""
+    X, P = matrices(B, C, D, dtype, columns)
+    if apart:
+        X, P = (zeros(n, 128, dtype=dtype)[:, :D].requires_grad_() for n in (B, C))
+
+    def call():
+        with products_by(products):
+            ops.similarity(X, P, dtype=result or dtype).sum().backward()
+
+    return call
+
+
+def rows(D, source, operand, *, columns=False):
+    """Normalised with another type than the products', as under autocast, and back; rows as they are."""
+    P = zeros(D, 64, dtype=source).t() if columns else zeros(64, D, dtype=source)
+    U, norms = zeros(64, D, dtype=operand), zeros(64, dtype=F64 if source == F64 else F32)
+
+    def call():
+        ROWS.normalize_rows(P, U, norms)
+        ROWS.normalize_rows_backward(zeros(64, D, dtype=norms.dtype), U, norms)
+        if source != F64:
+            G = P.to(BF16)
+            ROWS.finish(G, torch.empty_like(G), norms, unit=False)
+
+    return call
+
+
+def scaled(n, dtype):
+    return lambda: ROWS.scale(zeros(n, dtype=dtype), torch.ones((), dtype=F64 if dtype == F64 else F32, device=META))
+
+
+def bessel(function, order, dtype):
+    """With its derivative."""
+    return lambda: function(order, zeros(1000, dtype=dtype).requires_grad_()).sum().backward()
+
+
+def fit(dim, dtype):
+    return lambda: ops.fit_vmf(zeros(1000, dim, dtype=dtype), labels(1000))
+
+
+def lambert_w(dtype):
+    def call():
+        x = zeros(1000, dtype=dtype)
+        ops.lambertw(x)
+        for threshold in (0.5, x):
+            ops.confidence(x, threshold, 1.0)
+        ops.superloss(x, 0.5, 1.0)
+
+    return call
+
+
+def otsu(n, dtype=F32):
+    return lambda: ops.otsu_threshold(zeros(n, dtype=dtype), 1)
+
+
+def stored(D, dtype, samples=None):
+    """A batch enters a bank."""
+    bank = MemoryBank(1000, D, 4000, dtype, num_samples=samples).to(META)
+    ids = None if samples is None else labels(256)
+    return lambda: bank.enqueue(zeros(256, D, dtype=dtype), labels(256), ids)
+
+
+def filtered(similarity, dtype):
+    """Scores of a batch, and those of the classes that it changes."""
+    settings = {"vmf_start": 0} if similarity == "vmf" else {}
+    prism = PRISM(1000, 128, similarity, 0.5, memory_size=4000, memory_dtype=dtype, **settings).to(META)
+    X, y = zeros(256, 128, dtype=dtype), labels(256)
+    return lambda: prism.enqueue(X, y, prism(X, y).keep)
+
+
+SUMS = {"fp32": F32, "fp64": F64}
+CALLS = {
+    "anchors, bf16": anchors("labels", BF16),
+    "anchors, autocast": anchors("labels", None),
+    "anchors, autocast, odd batch": anchors("labels", None, B=99),
+    "anchors, autocast, odd rows": anchors("labels", None, 99),
+    "anchors, bf16, odd rows, odd batch": anchors("labels", BF16, 99, 99),
+    "anchors, bf16, long rows": anchors("labels", BF16, 512),
+    "anchors, autocast, long rows": anchors("labels", None, 512),
+    "anchors, autocast, by columns": anchors("labels", None, columns=True),
+    "anchors, autocast, limited": anchors("labels", None, limited=True),
+    "anchors, autocast, the whole": anchors("labels", None, whole=True),
+    "anchors, autocast, long rows, the whole": anchors("labels", None, 512, whole=True),
+    "anchors, tf32": anchors("labels", F32),
+    "anchors, tf32, odd rows": anchors("labels", F32, 515),
+    "anchors, tf32x3": anchors("labels", F32, products="tf32x3"),
+    "anchors, tf32x3, long rows": anchors("labels", F32, 512, products="tf32x3"),
+    "anchors, tf32x3, the whole": anchors("labels", F32, whole=True, products="tf32x3"),
+    "anchors, fp32": anchors("labels", F32, products="highest"),
+    "confidences, bf16": anchors("confidences", BF16),
+    "confidences, autocast, the whole": anchors("confidences", None, whole=True, limited=True),
+    "confidences, bf16, long rows, the whole": anchors("confidences", BF16, 512, whole=True),
+    "confidences, fp16, long rows": anchors("confidences", F16, 512),
+    "confidences, tf32, long rows": anchors("confidences", F32, 512),
+    "confidences, tf32, by columns": anchors("confidences", F32, 512, columns=True),
+    "confidences, tf32x3, long rows": anchors("confidences", F32, 512, products="tf32x3"),
+    "logits, autocast, the whole": anchors("logits", None, whole=True, limited=True),
+    "logits, fp64, the whole": anchors("logits", F64, whole=True),
+    "several labels, autocast": anchors("several labels", None),
+    **{
+        f"classes, {pooling}, {name}": classes(dtype, pooling=pooling, **of_classes(dtype))
+        for pooling in ("none", "max", "softmax")
+        for name, dtype in {"bf16": BF16, "autocast": None, "tf32": F32, "fp64": F64}.items()
+    },
+    **{
+        f"classes, {pooling}, several labels, autocast": classes(None, pooling=pooling, several=True, **of_classes())
+        for pooling in ("none", "softmax")
+    },
+    "classes, one scale, autocast": classes(None, scale=100.0, exclude_target=True),
+    "classes, odd batch, autocast": classes(None, B=99, **of_classes()),
+    "classes, odd rows, odd batch": classes(BF16, 99, 99, **of_classes()),
+    "classes, long rows, autocast": classes(None, 256, **of_classes()),
+    "classes, by columns, autocast": classes(None, columns=True, **of_classes()),
+    "classes, as they are, autocast": classes(None, normalize_proxies=False, **of_classes()),
+    "classes, softmax, long rows": classes(BF16, 256, pooling="softmax", **of_classes()),
+    "classes, softmax, odd long rows, autocast": classes(None, 201, pooling="softmax", **of_classes()),
+    "classes, softmax, by columns": classes(F32, pooling="softmax", columns=True, **of_classes()),
+    "classes, fp32": classes(F32, products="highest", **of_classes()),
+    "classes, softmax, fp32": classes(F32, pooling="softmax", products="highest", **of_classes()),
+    "classes, tf32x3": classes(F32, products="tf32x3", **of_classes()),
+    "classes, softmax, tf32x3": classes(F32, pooling="softmax", products="tf32x3", **of_classes()),
+    "terms, bf16": classes(BF16, 512, exclude_target=True),
+    "terms, autocast": classes(None),
+    "terms, bf16, odd sizes": classes(BF16, 201, 99),
+    "terms, fp32": classes(F32, 512),
+    "terms, fp32, odd batch": classes(F32, 512, 99),
+    "pairs of a bank": weighted(65_536),
+    "pairs of a bank, shifted": weighted(65_536, alpha=1000.0),
+    "pairs of a batch": pairs(partial(losses.MultiSimilarityLoss, epsilon=0.1), 1024, bank=False),
+    "pairs in one part": weighted(2048),
+    "pairs of an odd number": weighted(9999),
+    "pairs, fp64, shifted": weighted(64, F64, 1000.0),
+    "contrast outside": pairs(losses.SupConLoss, 2048, bank=False),
+    "contrast inside": pairs(partial(losses.SupConLoss, form="inside"), 2048, bank=False),
+    "contrast inside, fp64": pairs(partial(losses.SupConLoss, form="inside"), 512, F64, bank=False),
+    "contrast of each positive": pairs(losses.NTXentLoss, 2048, bank=False),
+    "contrast of logistic losses": towers(losses.SigmoidLoss, 2048),
+    "contrast both ways": towers(losses.InfoNCELoss, 2048),
+    "hinges of a bank": pairs(partial(losses.ContrastiveLoss, 0.9, 0.1, distance="cosine"), 65_536),
+    "distances of a bank": pairs(losses.ContrastiveLoss, 65_536),
+    "distances of a batch": pairs(losses.ContrastiveLoss, 1024, bank=False),
+    "distances of a batch, fp64": pairs(losses.ContrastiveLoss, 256, F64, bank=False),
+    "cosines, bf16": similar(BF16),
+    "cosines, bf16, odd sizes": similar(BF16, B=99, C=11_318),
+    "cosines, bf16, odd rows": similar(BF16, F32, 99),
+    "cosines, bf16, odd rows that lie apart": similar(BF16, F32, 99, apart=True),
+    "cosines, bf16, by columns": similar(BF16, columns=True),
+    "cosines, bf16, short rows": similar(BF16, F32, 24),
+    "cosines, fp16, long rows": similar(F16, None, 768),
+    "cosines, tf32": similar(F32, None, 512),
+    "cosines, tf32, odd sizes": similar(F32, None, 99, B=99, C=1001),
+    "cosines, tf32x3": similar(F32, None, 512, products="tf32x3"),
+    "cosines, tf32x3, odd sizes": similar(F32, None, 99, B=99, C=1001, products="tf32x3"),
+    "cosines, fp32": similar(F32, products="highest"),
+    "rows, fp32 to bf16": rows(128, F32, BF16),
+    "rows, fp32 to bf16, by columns": rows(128, F32, BF16, columns=True),
+    "rows, odd, by columns": rows(99, F32, F32, columns=True),
+    "rows, long, fp64": rows(2048, F64, F64),
+    "rows, long, bf16": rows(512, BF16, BF16),
+    "scale": scaled(2**20, F32),
+    "scale, bf16 of odd number": scaled(99_999, BF16),
+    "scale, fp64": scaled(2**20, F64),
+    **{
+        f"{function.__name__}, {name}": bessel(function, order, dtype)
+        for name, dtype in SUMS.items()
+        for order, functions in (
+            (21, (ops.vmf_log_normalizer, ops.vmf_log_peak)),
+            (9.5, (ops.log_bessel_i, ops.bessel_ratio)),
+        )
+        for function in functions
+    },
+    **{f"fit, {dim}, {name}": fit(dim, dtype) for dim in (2, 128) for name, dtype in SUMS.items()},
+    **{f"Lambert's W, {name}": lambert_w(dtype) for name, dtype in SUMS.items()},
+    "otsu, fp64": otsu(250, F64),
+    "otsu": otsu(256),
+    "otsu, long": otsu(TRITON_LONGEST),
+    "bank": stored(128, F32),
+    "bank, bf16": stored(512, BF16, 50_000),
+    "bank, fp64": stored(600, F64, 50_000),
+    **{f"filter, {kind}, {name}": filtered(kind, dtype) for kind in ("average", "vmf") for name, dtype in SUMS.items()},
+}
+SHORT = (
+    "anchors, autocast",
+    "anchors, bf16, long rows",
+    "confidences, tf32, long rows",
+    "classes, softmax, tf32",
+    "terms, bf16",
+    "pairs of a bank",
+    "contrast both ways",
+    "distances of a batch",
+    "cosines, bf16",
+    "rows, fp32 to bf16",
+    "bessel_ratio, fp32",
+    "Lambert's W, fp32",
+    "otsu, fp64",
+    "bank, bf16",
+    "filter, vmf, fp32",
+)
+FUSED = {"fused_anchor_lse", "fused_class_lse", "similarity"}  # they multiply themselves
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("name", nightly_but(SHORT, CALLS))
+@pytest.mark.usefixtures("as_in_training", "exact_products")
+def test_compiles_without_spills_within_shared_memory(name, architecture, tmp_path):
+    exact = name.endswith(("fp32", "fp64"))
+    with compiling(architecture) as compiled, autocast() if "autocast" in name else contextlib.nullcontext():
+        CALLS[name]()
+    assert compiled
+    for kernel in compiled:
+        check(*kernel, architecture, tmp_path, set() if exact else FUSED)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("anchors, autocast", 27), pytest.param("anchors, fp32", 30, marks=pytest.mark.nightly)],
+)
+@pytest.mark.usefixtures("as_in_training")
+def test_instructions_an_element(name, most, architecture, tmp_path):
+    """The sums and the gradient; the loops between them are for rows whose sums overflow.
+
+    The epilogue is bound by them: at 68 an element it would take longer than the products at C = 10⁶.
+    """
+    with compiling(architecture) as compiled, autocast() if "autocast" in name else contextlib.nullcontext():
+        CALLS[name]()
+    kernel = dict(compiled)["anchor_lse"]
+    sums, *between, gradient = loops(kernel, tmp_path)
+    assert len(between) == 2
+    assert not any("SHFL" in instruction for instruction in sums)
+    assert any("STG" in instruction for instruction in gradient)
+    parameters = epilogue_launch(1024, F32, True, False, tile_of("anchor_lse", torch.empty(0)))
+    a_thread = parameters["BLOCK_C"] * parameters["BLOCK_B"] / (32 * parameters["num_warps"])
+    assert 10 < (len(sums) + len(gradient)) / a_thread <= most
+
+
+@pytest.mark.usefixtures("as_in_training")
+def test_a_slot_is_read_before_any_thread_writes_it():
+    with compiling(90) as compiled:
+        CALLS["bank, bf16"]()
+    code = dict(compiled)["assign_slots"].asm["ttgir"]
+    before, _ = code.split("barrier")
+    assert "%old_label" in before
+    assert before.count("tt.store") == 4  # touched, of both labels, source and serials; then come the slots'
