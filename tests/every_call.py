@@ -36,27 +36,25 @@ class Call:
     def __call__(self, function: Callable[..., Any] | None = None, **changed: Any) -> Any:
         return (self.make() if function is None else function)(**{**self.inputs(), **self.settings, **changed})
 
-    def on(self, device: torch.device | str) -> dict[str, Any]:
-        """The inputs on ``device``; sets of labels made there anew."""
+    def changed(self, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        """The inputs, with every tensor changed; sets of labels are made anew."""
 
-        def move(value: Any) -> Any:
+        def apply(value: Any) -> Any:
             if isinstance(value, Tensor):
-                return value.to(device)
+                return change(value)
             if isinstance(value, ops.LabelSets):
-                return ops.LabelSets.of(value.labels.to(device))
-            return type(value)(*map(move, value)) if isinstance(value, tuple) else value
+                return ops.LabelSets.of(change(value.labels))
+            return type(value)(*map(apply, value)) if isinstance(value, tuple) else value
 
-        return {name: move(value) for name, value in self.inputs().items()}
+        return {name: apply(value) for name, value in self.inputs().items()}
+
+    def on(self, device: torch.device | str) -> dict[str, Any]:
+        """The inputs on ``device``."""
+        return self.changed(lambda tensor: tensor.to(device))
 
     def of(self, dtype: torch.dtype) -> dict[str, Any]:
         """The inputs, floating-point ones in ``dtype``."""
-
-        def convert(value: Any) -> Any:
-            if isinstance(value, ops.AnchorBiases):
-                return ops.AnchorBiases(*map(convert, value))
-            return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
-
-        return {name: convert(value) for name, value in self.inputs().items()}
+        return self.changed(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 def first(results: Any) -> Tensor:

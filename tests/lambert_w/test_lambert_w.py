@@ -118,21 +118,12 @@ def test_bad_arguments_name_themselves():
         superloss(torch.rand(3), torch.tensor(1.0, requires_grad=True), 1.0)
 
 
-def test_registered_ops_and_compilation(backend):
-    losses, tau = torch.rand(8, dtype=torch.float64, requires_grad=True), torch.tensor([0.5], dtype=torch.float64)
-    constants = losses.detach()
+def test_registered_ops(backend):
+    constants, tau = torch.rand(8, dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64)
     registered = torch.ops.robustdml_ops
     torch.library.opcheck(registered.lambertw.default, (constants, backend))
     torch.library.opcheck(registered.confidence.default, (constants, tau, 0.3, backend))
     torch.library.opcheck(registered.superloss.default, (constants, tau, 0.3, backend))
-
-    def step(losses):
-        sigma = confidence(losses, otsu_threshold(losses, backend=backend).threshold, 0.3, backend=backend)
-        return (sigma * superloss(losses, 0.5, 0.3, backend=backend) + lambertw(losses, backend=backend)).sum()
-
-    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
-    results = [(value := function(losses), *torch.autograd.grad(value, losses)) for function in (step, compiled)]
-    torch.testing.assert_close(*results)
 
 
 def test_a_threshold_of_one_element_gives_the_shape_of_the_losses(backend):

@@ -6,11 +6,19 @@ import pytest
 import torch
 from torch.export import Dim
 
-from tests.every_call import LOSSES, random
+from robustdml_ops import losses
+from tests.every_call import LOSSES, C, D, of_loss, random
 from tests.nightly import nightly_but
 
 # One loss of each family, and one of those without a family, in the short suite.
 SHORT = ("AdaptiveProxyAnchorLoss", "SubCenterArcFaceLoss", "MultiSimilarityLoss", "ProcSimLoss")
+SAMPLED = {"negative_share": 0.2, "negative_seed": 3}
+VARIANTS = LOSSES | {
+    "SubCenterArcFaceLoss, sampled": of_loss(lambda: losses.SubCenterArcFaceLoss(C, D, **SAMPLED)),
+    "AdaptiveProxyAnchorLoss, sampled": of_loss(lambda: losses.AdaptiveProxyAnchorLoss(C, D, **SAMPLED)),
+    "ProcSimLoss, mean": of_loss(lambda: losses.ProcSimLoss(C, D, dml="proxy-nca", threshold="mean")),
+    "ProcSimLoss, gmm": of_loss(lambda: losses.ProcSimLoss(C, D, dml="proxy-nca", threshold="gmm")),
+}
 every_loss = pytest.mark.parametrize("name", nightly_but(SHORT, LOSSES))
 
 
@@ -33,16 +41,16 @@ def first_rows(inputs, B):
     ("training", "dynamic"),
     [(True, True), *(pytest.param(mode, False, marks=pytest.mark.nightly) for mode in (True, False))],
 )
-@every_loss
+@pytest.mark.parametrize("name", nightly_but([*SHORT, *(VARIANTS.keys() - LOSSES)], VARIANTS))
 def test_compiled(name, training, dynamic):
     torch._dynamo.reset()
     torch.manual_seed(0)
-    call = LOSSES[name]
+    call = VARIANTS[name]
     eager = call.make().train(training)
     compiled_module = call.make().train(training)
     compiled_module.load_state_dict(eager.state_dict())
     compiled = torch.compile(compiled_module, fullgraph=True, dynamic=dynamic, backend="aot_eager")
-    weights = {} if name == "ProcSimLoss" else {"sample_weights": torch.linspace(0, 2, 8, dtype=torch.float64)}
+    weights = {} if name.startswith("ProcSimLoss") else {"sample_weights": torch.linspace(0, 2, 8, dtype=torch.float64)}
     for B, more in ((8, {}), (5, {}), (11, {}), (8, weights)):
         inputs = first_rows(call.inputs() | more, B)
         torch.testing.assert_close(results(compiled, call, inputs), results(eager, call, inputs))

@@ -189,17 +189,6 @@ def test_half_precision_and_autocast():
     assert loss_function.threshold.mean.dtype == torch.float32
 
 
-@pytest.mark.parametrize("threshold", ["mean", "gmm"])
-def test_compiles_without_a_graph_break(threshold):
-    X, y, _ = batch(dtype=torch.float32)
-    loss_function = ProcSimLoss(C, D, dml="proxy-nca", threshold=threshold)
-    plain = loss_function(X, y)
-    torch._dynamo.reset()
-    compiled = torch.compile(loss_function.eval(), fullgraph=True, backend="aot_eager")(X, y)
-    torch.testing.assert_close(compiled, plain)
-    torch.testing.assert_close(*(torch.autograd.grad(loss, X)[0] for loss in (compiled, plain)))
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [

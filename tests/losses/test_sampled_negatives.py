@@ -220,22 +220,6 @@ def test_a_receiver_is_given_rows_and_gradient_in_place_of_grad(name):
         torch.autograd.grad(lazy(X, y), [*lazy.parameters()], create_graph=True)
 
 
-@pytest.mark.parametrize("name", nightly_but(["subcenter-arcface"], ["adaptive", "subcenter-arcface"]))
-def test_compiled(name):
-    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
-    torch._dynamo.reset()
-    eager, compiled_module = build(name, **SHARED), build(name, **SHARED)
-    compiled = torch.compile(compiled_module, fullgraph=True, backend="aot_eager")
-    X, y = batch()
-    for _ in range(3):
-        results = []
-        for function, module in ((compiled, compiled_module), (eager, eager)):
-            loss = function(X, y)
-            results.append([loss, *torch.autograd.grad(loss, (X, matrix(module)))])
-        torch.testing.assert_close(*results)
-    assert compiled_module.negatives.state.tolist() == [3, 3]
-
-
 def test_functional_gradients_take_the_state_with_the_parameters():
     """As they do of every module that counts its steps; the module's own stays where it was."""
     X, y = batch()

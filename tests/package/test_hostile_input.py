@@ -1,7 +1,6 @@
 """Hostile arguments give a result, or an error of one line that names the argument, the value and a remedy."""
 
 import inspect
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,16 +10,10 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from robustdml_ops import losses, ops
 from robustdml_ops.engine.validation import all_finite, check_finite_embeddings
 from tests.every_call import EVERY, LOSSES, NO_LOSS, B, first, random
+from tests.fuzz import hostile
+from tests.package.test_every_call import SEQUENTIAL
 
-SEQUENTIAL = ("self_paced_descent", "self_paced_sweep")  # work on the host, value by value
 SHAPED = [name for name in EVERY if name not in SEQUENTIAL]
-INTEGER_KAPPA = ("bessel_ratio", "log_bessel_i", "vmf_log_normalizer", "vmf_log_peak")  # take any real numbers
-
-
-def main_argument(call):
-    """The first floating-point tensor among the inputs."""
-    tensors = {name: value for name, value in call.inputs().items() if isinstance(value, torch.Tensor)}
-    return next(name for name, value in tensors.items() if value.is_floating_point())
 
 
 def gradients(call, function, inputs):
@@ -100,60 +93,9 @@ def test_built_on_the_meta_device(name):
     assert torch.isfinite(call(module))
 
 
-KINDS = {
-    "fp8": (lambda t: t.to(torch.float8_e4m3fn), r"float8_e4m3fn, a type to store .* pass {}\.bfloat16\(\)"),
-    "fp8-e5m2": (lambda t: t.to(torch.float8_e5m2), r"float8_e5m2, a type to store .* pass {}\.bfloat16\(\)"),
-    "sparse": (lambda t: t.to_sparse(), r"{} is of layout torch.sparse_coo.*pass {}\.to_dense\(\)"),
-    "mkldnn": (lambda t: t.float().to_mkldnn(), r"{} is of layout torch._mkldnn.*pass {}\.to_dense\(\)"),
-    "nested": (lambda t: torch.nested.nested_tensor([t[:3], t[3:]]), "{} is a nested tensor"),
-    "jagged": (lambda t: torch.nested.nested_tensor([t[:3], t[3:]], layout=torch.jagged), "{} is a nested tensor"),
-    "quantized": (lambda t: torch.quantize_per_tensor(t.float(), 0.1, 0, torch.qint8), r"{} .*(quantized|qint8)"),
-    "complex": (lambda t: t.to(torch.complex64), "{} must be .*complex64"),
-    "bool": (lambda t: t.bool(), "{} must be .*bool"),
-    "list": (lambda t: t.tolist(), "{} must be .*list"),
-    "numpy": (lambda t: t.numpy(), "{} must be .*ndarray"),
-    "none": (lambda t: None, "{} must be .*NoneType"),
-}
-
-
-@pytest.mark.filterwarnings("ignore:.*prototype stage", "ignore:.*quantized tensor creation")
-@pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("kind", KINDS)
-def test_tensors_of_another_kind(name, kind):
-    call, (change, message) = EVERY[name], KINDS[kind]
-    argument = main_argument(call)
-    with pytest.raises((ValueError, TypeError), match=message.replace("{}", argument)):
-        call(**{argument: change(call.inputs()[argument])})
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_integers_for_numbers(name):
-    call = EVERY[name]
-    argument = main_argument(call)
-    if name in INTEGER_KAPPA:
-        torch.testing.assert_close(call(kappa=torch.arange(4)), call(kappa=torch.arange(4.0)))
-        return
-    with pytest.raises((ValueError, TypeError), match=rf"{argument} must be .*int64"):
-        call(**{argument: call.inputs()[argument].long()})
-
-
-WRONG_LABELS = {
-    "0-dim": lambda y: y[0],
-    "one-hot": torch.nn.functional.one_hot,
-    "list": torch.Tensor.tolist,
-    "numpy": torch.Tensor.numpy,
-    "none": lambda y: None,
-    "short": lambda y: y[:-1],
-    "sparse": torch.Tensor.to_sparse,
-}
-
-
-@pytest.mark.parametrize("name", [name for name in EVERY if "labels" in EVERY[name].inputs()])
-@pytest.mark.parametrize("kind", WRONG_LABELS)
-def test_labels_of_another_kind(name, kind):
-    with pytest.raises((ValueError, TypeError), match=r"labels (must|is|are)|weights must be .* length") as raised:
-        EVERY[name](labels=WRONG_LABELS[kind](EVERY[name].inputs()["labels"]))
-    assert "\n" not in str(raised.value)
+@pytest.mark.parametrize("name", hostile.INTEGER_KAPPA)
+def test_integers_are_real_numbers(name):
+    torch.testing.assert_close(EVERY[name](kappa=torch.arange(4)), EVERY[name](kappa=torch.arange(4.0)))
 
 
 NUMBERS = [
@@ -239,39 +181,6 @@ def test_parameters_that_are_not_finite(name, bad):
 def test_a_logit_that_overflows_is_no_row_of_the_proxies():
     with pytest.raises(ValueError, match="is NaN or inf: a logit overflows"):
         ops.class_lse(random(B, 6), 1e200 * random(4, 6), torch.arange(B) % 4, scale=1e200, normalize_proxies=False)
-
-
-# Found by random calls (tests/fuzz).
-FOUND = [
-    ("pair_lse", "embeddings", torch.ones(B, 0), "embeddings must have at least one column"),
-    ("MultiSimilarityLoss", "embeddings", torch.ones(B, 0), "embeddings must have at least one column"),
-    ("LanguageGuidanceLoss", "embeddings", torch.ones(B, 0), "embeddings must have at least one column"),
-    ("LanguageGuidanceLoss", "text_embeddings", torch.ones(B, 2, 5).to_sparse(), "text_embeddings is of layout"),
-    ("SuperLoss", "losses", torch.ones(B, device="meta"), "losses on meta, the running mean on cpu"),
-    ("SuperContrastiveLoss", "embeddings", torch.ones(B, 6, device="meta"), "losses on meta, the running mean on cpu"),
-    ("anchor_loss", "sets", None, r"sets must be LabelSets .* got NoneType: LabelSets\.of\(labels\)"),
-    ("anchor_lse", "biases", 0, "biases must be AnchorBiases, got int"),
-    ("anchor_loss", "positive_scale", 0.5, "positive_scale must be a torch.Tensor, not float"),
-    ("anchor_loss", "negative_scale", torch.ones(4).to_sparse(), "negative_scale is of layout"),
-    ("anchor_loss", "negative_scale", torch.tensor(torch.nan, dtype=torch.float64), "a scale"),
-    ("pair_lse_sum", "positive_scale", "x", "positive_scale must be a torch.Tensor, not str"),
-    ("pair_hinge_sum", "negative_scale", np.ones(B), "negative_scale must be a torch.Tensor, not ndarray"),
-    ("fit_vmf", "counts", [9] * 4, "counts must be a torch.Tensor, not list"),
-    ("vmf_log_likelihood", "kappa", torch.tensor([1.0, torch.inf, 1, 1]), r"kappa\[1\] = inf"),
-    *[(name, "alpha", 10**400, "alpha must be in the range of float64") for name in ("anchor_lse", "pair_lse")],
-    *[(name, "alpha", 1e39, "alpha must be at most 4.5e[+]15 in torch.float64") for name in ("anchor_lse", "pair_lse")],
-    *[(name, "lam", 10**400, "lam must be a positive number") for name in ("confidence", "superloss")],
-    ("confidence", "threshold", 10**400, "threshold must be in the range of float64"),
-    ("superloss", "tau", Fraction(1, 3), "tau must be a number or a torch.Tensor, got Fraction"),
-    ("self_paced_descent", "mu", Fraction(1, 3), r"mu must be a number, got Fraction.* pass float"),
-]
-
-
-@pytest.mark.parametrize(("name", "argument", "value", "message"), FOUND)
-def test_what_random_calls_have_found(name, argument, value, message):
-    with pytest.raises((ValueError, TypeError), match=message) as raised:
-        EVERY[name](**{argument: value})
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])

@@ -47,6 +47,8 @@ def check_scales(
         check_tensor(name, scale)
         if scale.shape not in ((), (len(embeddings),)):
             raise ValueError(f"{name} must have shape () or ({len(embeddings)},), got {tuple(scale.shape)}")
+        if scale.is_complex():
+            raise ValueError(f"{name} must be real numbers, got {scale.dtype}: pass {name}.real")
         if scale.requires_grad:
             raise ValueError(f"{name} is a constant of this op: pass {name}.detach()")
     check_same_device(embeddings=embeddings, positive_scale=positive_scale, negative_scale=negative_scale)
