@@ -177,18 +177,6 @@ def test_compiled_is_as_eager(kind, wanted):
         torch.testing.assert_close(*(torch.autograd.grad(value, leaves) for value in (ours, theirs)))
 
 
-@pytest.mark.parametrize("twice", nightly_but(["scales"], ["scales", "matrices"]))
-def test_compiles_where_two_arguments_are_one_tensor(twice):
-    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
-    torch._dynamo.reset()
-    X, P, positive, negative, _ = inputs()
-    scales = (torch.tensor(0.5).double(), torch.tensor(0.7).double())
-    scales, P = ((scales[0], scales[0]), P) if twice == "scales" else (scales, X)
-    sets, biases = LabelSets.of(LABELS % B), AnchorBiases(positive, negative)
-    loss = lambda X, P: anchor_loss(X, P, sets, biases, *scales, alpha=4.0)  # noqa: E731
-    torch.testing.assert_close(torch.compile(loss, fullgraph=True, backend="aot_eager")(X, P), loss(X, P))
-
-
 def test_confidences_of_another_type_are_cast_chunk_by_chunk():
     X, P, positive, negative, _ = (tensor.detach().float() for tensor in inputs())
     confidences = torch.rand(B, C)

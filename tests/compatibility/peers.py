@@ -47,9 +47,10 @@ def batch(seed=0, B=24, classes=C, dtype=torch.float64):
 
 
 def values(loss_function, embeddings, *arguments, **options):
-    """Loss, and its gradients for embeddings and parameters."""
+    """Loss, and its gradients for embeddings, a reference set and parameters."""
     loss = loss_function(embeddings, *arguments, **options)
-    inputs = [embeddings, *loss_function.parameters()]
+    others = [given for given in arguments if isinstance(given, torch.Tensor) and given.requires_grad]
+    inputs = [embeddings, *others, *loss_function.parameters()]
     return [loss, *torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)]
 
 

@@ -1,4 +1,4 @@
-"""Every argument of the nine shared losses does what it does in pytorch-metric-learning."""
+"""Every argument of the shared losses does what it does in pytorch-metric-learning."""
 
 import copy
 import warnings
@@ -22,9 +22,7 @@ MINERS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _theirs_is_not_deterministic():
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("as_in_training")  # theirs is not deterministic
 
 
 @pytest.mark.parametrize("name", NAMES)

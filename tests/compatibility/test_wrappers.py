@@ -14,10 +14,7 @@ from pytorch_metric_learning.utils.distributed import DistributedLossWrapper, Di
 import robustdml_ops.losses as ours
 from robustdml_ops.losses import ContrastiveLoss, MultiSimilarityLoss
 
-
-@pytest.fixture(autouse=True)
-def _theirs_is_not_deterministic():
-    torch.use_deterministic_algorithms(False)
+pytestmark = pytest.mark.usefixtures("as_in_training")  # theirs is not deterministic
 
 
 @pytest.mark.parametrize("name", PAIR_NAMES)

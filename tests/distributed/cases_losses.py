@@ -97,54 +97,36 @@ def assert_same(place, one, many, mine, own):
         close(other.grad.full_tensor(), expected)
 
 
-def of_the_batch(name, weighted, place):
-    """The mean: every process has the loss of all."""
-    one = make(name)
-    many = sharded(place, one)
-    mine, own = Batch(place, slice(None), name, weighted), Batch(place, place.own, name, weighted)
-    expected, found = mine.loss(one), own.loss(many)
-    close(found, expected)
-    (3 * expected).backward()
-    (3 * found).backward()
+def check(place, one, weighted=False, name="", kind=Batch, compiled=False, many=None):
+    """Value and all gradients of a loss on shards are those of one process; both batches."""
+    mine, own = (kind(place, part, name, weighted) for part in (slice(None), place.own))
+    many = sharded(place, one) if many is None else many
+    expected, found = mine.loss(one), own.loss(torch.compile(many, backend="aot_eager") if compiled else many)
+    backward_alike(place, many, 3 * found, 3 * expected)
     assert_same(place, one, many, mine, own)
-
-
-def of_each(name, place):
-    """``reduction="none"``: own samples' losses or own classes' terms, and any upstream gradient."""
-    one = make(name, reduction="none")
-    many = sharded(place, one)
-    mine, own = Batch(place, slice(None), name, True), Batch(place, place.own, name, True)
-    expected, found = mine.loss(one), own.loss(many)
-    backward_alike(place, many, found, expected)
-    assert_same(place, one, many, mine, own)
+    return mine, own
 
 
 def under_the_compiler(name, place):
-    """The mean and its gradients by graphs, between which the processes exchange."""
-    one = make(name)
-    many = sharded(place, one)
-    mine, own = Batch(place, slice(None), name, True), Batch(place, place.own, name, True)
+    """By graphs, between which the processes exchange."""
     torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
     torch._dynamo.reset()
     try:
-        expected, found = mine.loss(one), own.loss(torch.compile(many, backend="aot_eager"))
-        close(found, expected)
-        expected.backward()
-        found.backward()
+        check(place, make(name), True, name, compiled=True)
     finally:
         torch.use_deterministic_algorithms(True)
-    assert_same(place, one, many, mine, own)
 
 
 for _name in LOSSES:
     register(f"{_name}_compiled", partial(under_the_compiler, _name), 2)
     NIGHTLY.add((2, f"losses.{_name}_compiled"))
-    for _label, _case in (
-        (f"{_name}_mean", partial(of_the_batch, _name, True)),
-        (f"{_name}_none", partial(of_each, _name)),
-        (f"{_name}_plain", partial(of_the_batch, _name, False)),
-    ):
-        register(_label, _case, *((2,) if _label.endswith("plain") else ()))
+    # Every process has the mean of all; own samples' losses, or own classes' terms.
+    for _reduction in ("mean", "none"):
+        register(
+            f"{_name}_{_reduction}",
+            lambda place, name=_name, reduction=_reduction: check(place, make(name, reduction=reduction), True, name),
+        )
+    register(f"{_name}_plain", lambda place, name=_name: check(place, make(name), False, name), 2)
 
 
 PROCSIM = {

@@ -22,7 +22,7 @@ from robustdml_ops.losses import (
     SuperContrastiveLoss,
 )
 from robustdml_ops.robust import MemoryBank
-from tests.distributed.cases_losses import Batch, C, D, assert_same, make
+from tests.distributed.cases_losses import Batch, C, D, assert_same, check, make
 from tests.distributed.worlds import backward_alike, case, close, register, sharded
 
 
@@ -54,12 +54,7 @@ PAIRS = {
 
 def of_pairs(name, reduction, place):
     """The pairs of the batch of all."""
-    one = PAIRS[name](reduction=reduction)
-    many = sharded(place, one)
-    mine, own = PairBatch(place, slice(None), name, True), PairBatch(place, place.own, name, True)
-    expected, found = mine.loss(one), own.loss(many)
-    backward_alike(place, many, found, expected)
-    assert_same(place, one, many, mine, own)
+    mine, _ = check(place, PAIRS[name](reduction=reduction), True, name, PairBatch)
     assert (mine.weights.grad is None) == (name == "bspml")
 
 

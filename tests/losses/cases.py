@@ -344,7 +344,7 @@ def make_case(name: str, B: int, C: int, D: int, **options) -> Case:
 
 def assert_close(ours, reference, tolerance=1e-12):
     assert torch.isfinite(ours).all()
-    scale = 1 + reference.abs().max()
+    scale = 1 + (reference.abs().max() if reference.numel() else 0)
     torch.testing.assert_close(ours / scale, reference / scale, rtol=0, atol=tolerance)
 
 

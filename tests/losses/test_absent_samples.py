@@ -1,55 +1,62 @@
-"""A weight of 0 is an absent sample, also of the losses that ``cases`` does not have."""
+"""A weight of 0 is an absent sample of every public loss."""
 
 import pytest
 import torch
-from cases import NAMES, assert_close, make_case
+from cases import assert_close, make_case
 
-from robustdml_ops.losses import LanguageGuidanceLoss, SuperContrastiveLoss, SuperLoss
+from robustdml_ops.losses import LanguageGuidanceLoss, SuperLoss
+from tests.every_call import LOSSES, B, labels, of_loss, random
 
-B = 13
-BUILDS = {
-    "language, forward": lambda: LanguageGuidanceLoss("forward", 1.0),
-    "language, backward, each": lambda: LanguageGuidanceLoss("backward", None, reduction="none"),
-    "super contrastive": lambda: SuperContrastiveLoss(0.3, 1.2, 0.2),
-    "superloss": lambda: SuperLoss(0.5),
-    "superloss, each": lambda: SuperLoss(0.5, reduction="none"),
-}
-
-
-def inputs(name):
-    X, labels = torch.randn(B, 3, dtype=torch.float64), torch.arange(B) // 3
-    if name.startswith("language"):
-        return {"embeddings": X, "text_embeddings": torch.randn(B, 3, 4, dtype=torch.float64), "labels": labels}
-    return {"embeddings": X, "labels": labels} if name == "super contrastive" else {"losses": X.square().sum(1)}
+texts = LOSSES["LanguageGuidanceLoss"].inputs
+CALLS = {name: call for name, call in LOSSES.items() if name not in ("BSPMLLoss", "ProcSimLoss")}  # see below; its own
+CALLS["LanguageGuidanceLoss, shifted"] = of_loss(
+    lambda: LanguageGuidanceLoss("backward", 1.0), lambda: texts() | {"labels": labels()}
+)
+CALLS["SuperLoss, constant"] = of_loss(
+    lambda: SuperLoss(0.5, 0.5), lambda: {"losses": random(B).abs()}, differentiable=("losses",)
+)
 
 
-@pytest.mark.parametrize("name", BUILDS)
-def test_a_weight_of_0_is_an_absent_sample(name):
+def made(name, reduction):
+    torch.manual_seed(0)
+    module = CALLS[name].make()
+    module.reduction = reduction
+    return module
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_weight_of_0_is_an_absent_sample(name, reduction):
     """In the loss, its gradients, and running means; the other weights multiply."""
-    weights = torch.linspace(0.5, 2, B, dtype=torch.float64)
+    call, weights = CALLS[name], torch.linspace(0.5, 2, B, dtype=torch.float64)
     weights[::3] = 0
-    kept, whole = weights > 0, inputs(name)
+    kept, whole = weights > 0, call.inputs()
     rest = {key: value[kept] for key, value in whole.items()}
-    if name.startswith("superloss"):
+    if "losses" in whole:
         whole["losses"] = whole["losses"].masked_fill(~kept, torch.inf)
-    results, modules = [], [BUILDS[name]() for _ in range(2)]
-    for module, given, of_given in zip(modules, (whole, rest), (weights, weights[kept]), strict=True):
-        first = next(iter(given))
-        leaf, of_given = given[first].requires_grad_(), of_given.clone().requires_grad_()
-        loss = module(**given | {first: leaf}, sample_weights=of_given)
-        results.append([loss, *torch.autograd.grad(loss.sum(), (leaf, of_given))])
-    (ours, dX, dw), (dropped, *gradients) = results
-    if ours.dim():
-        assert not ours[~kept].any()
-        ours = ours[kept]
-        alone = BUILDS[name]()(**rest)
-        torch.testing.assert_close(ours, alone * weights[kept], rtol=1e-6, atol=1e-6)
-    # Running means, and so the threshold of SuperLoss, are float32.
-    torch.testing.assert_close(ours, dropped, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close([dX[kept], dw[kept]], gradients, rtol=1e-5, atol=1e-6)
-    assert not dX[~kept].any()
-    assert torch.isfinite(dw).all() or name.startswith("superloss")
+    results, modules = [], [made(name, reduction) for _ in range(2)]
+    for module, inputs, given in zip(modules, (whole, rest), (weights, weights[kept]), strict=True):
+        leaves = [inputs[key].requires_grad_() for key in call.differentiable]
+        if name not in ("InfoNCELoss", "SigmoidLoss"):  # of which weights are constants
+            leaves.append(given.clone().requires_grad_())
+            given = leaves[-1]
+        loss = module(**inputs, sample_weights=given)
+        results.append([loss, *torch.autograd.grad(loss.sum(), [*leaves, *module.parameters()])])
+    by_sample = results[0][0].shape == (B,)
+    if by_sample:
+        assert not results[0][0][~kept].any()
+        if "Guidance" in name or "losses" in whole:
+            torch.testing.assert_close(results[1][0], made(name, reduction)(**rest) * weights[kept])
+    for place, (found, expected) in enumerate(zip(*results, strict=True)):
+        of_rows = len(call.differentiable) >= place > 0
+        assert not of_rows or not found[~kept].any()
+        found = found[kept] if found.shape != expected.shape else found
+        # Running means, and so the threshold of SuperLoss, are float32.
+        tolerance = 1e-5 if name.startswith("Super") else 1e-9
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(*(dict(module.named_buffers()) for module in modules))
+    truth = [made(name, reduction)(**call.inputs(), sample_weights=given) for given in (kept, kept.double())]
+    assert torch.equal(*truth)
 
 
 def test_bspml_may_leave_zero_weights_out_altogether():
@@ -70,25 +77,3 @@ def test_bspml_may_leave_zero_weights_out_altogether():
     assert not as_printed[~kept].any() and not ours[~kept].any()
     as_printed.sum().backward()
     assert whole.weights.grad is None
-
-
-@pytest.mark.parametrize("name", [*NAMES, *BUILDS])
-def test_truth_values_are_weights(name):
-    """A verdict on the labels needs no conversion."""
-    kept = torch.arange(B) % 4 > 0
-    if name in BUILDS:
-        losses = [BUILDS[name]()(**inputs(name), sample_weights=weights) for weights in both_types(kept)]
-    else:
-        losses = []
-        for weights in both_types(kept):
-            case = make_case(name, B, 5, 4)
-            case.weights = weights
-            losses.append(case.ours())
-    assert torch.equal(*losses)
-
-
-def both_types(kept):
-    torch.manual_seed(0)
-    yield kept
-    torch.manual_seed(0)
-    yield kept.double()

@@ -73,23 +73,6 @@ def test_same_bits_twice(name, backend):
     assert all(torch.equal(a, b) for a, b in zip(bits(), bits(), strict=True))
 
 
-# The authors of PRISM divide by all samples; BSPML has a setting for it.
-@pytest.mark.parametrize("name", [name for name in NAMES if "authors" not in name and name != "bspml"])
-def test_a_mask_of_weights_is_the_batch_without_the_others(name):
-    """Loss, divisors and gradients."""
-    whole, kept_alone = (make_case(name, 24, 30 if name in MATRIX_NAMES else 4, 6) for _ in range(2))
-    keep = torch.arange(24) % 3 > 0
-    whole.weights = keep.double()
-    kept_alone.keep(keep)
-    ours, theirs = whole.ours(), kept_alone.ours()
-    assert_close(ours, theirs)
-    first, second = whole.gradients(ours), kept_alone.gradients(theirs)
-    assert_close(first[0][keep], second[0])
-    assert not first[0][~keep].any()
-    for mine, other in zip(first[1:], second[1:], strict=True):
-        assert_close(mine, other)
-
-
 @pytest.mark.parametrize("name", ANY_PAIRS + BANK_NAMES)
 def test_weights_of_pair_losses_have_gradients(name):
     case = make_case(name, 12, 4, 5, weighted=True)

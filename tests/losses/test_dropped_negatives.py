@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from python_ref import proxy_anchor_loss
-from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
+from robustdml_ops.losses import AdaptiveProxyAnchorLoss, CosFaceLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
 from robustdml_ops.ops import ABSENT, AnchorBiases, LabelSets, anchor_lse, similarity
 
 B, C, D = 12, 9, 4
 LABELS = torch.arange(B) % 5
-KINDS = (ProxyAnchorLoss, AdaptiveProxyAnchorLoss, SmoothProxyAnchorLoss)
+KINDS = (ProxyAnchorLoss, AdaptiveProxyAnchorLoss, SmoothProxyAnchorLoss, CosFaceLoss)
 
 
 def loss_of(limit, backend, **options):

@@ -8,88 +8,32 @@ import pytest
 import torch
 
 from robustdml_ops.backends import native_module
-from robustdml_ops.losses import (
-    ContrastiveLoss,
-    MemoryContrastiveLoss,
-    MultiSimilarityLoss,
-    ProxyAnchorLoss,
-    ProxyNCALoss,
-    SmoothProxyAnchorLoss,
-    SoftTripleLoss,
-)
-from robustdml_ops.ops import ABSENT, nearest, similarity
+from robustdml_ops.losses import ProxyAnchorLoss
+from robustdml_ops.ops import nearest, similarity
+from tests.losses.cases import make_case
 
 pytestmark = pytest.mark.skipif(native_module.library is None, reason="the native module is not built")
-B, C, D, M = 23, 61, 12, 97
+B, C, D = 23, 61, 12
 THREADS = (1, 2, 3, 16)
+MATRICES = ("proxy-anchor", "smooth", "smooth-factored", "proxy-nca", "soft-triple")
+PAIRS = ("contrastive", "contrastive, a bank", "ms", "ms, a bank", "memory-paper, a bank")
+CASES = (*MATRICES, "proxy-anchor, each", "proxy-anchor, by columns", *PAIRS)
 
 
-def labels(count, classes=C):
-    y = torch.randint(classes, (count,))
-    return y.masked_fill(torch.rand(count) < 0.1, ABSENT)
+def case(name, dtype, classes=C, m=97):
+    """A loss and its inputs; some samples are absent."""
+    kind, _, way = name.partition(", ")
+    reduction, of_pairs = "none" if way == "each" else "mean", name in PAIRS
+    options = {"dtype": dtype, "reduction": reduction, "weighted": True} | ({"m": m} if of_pairs else {})
+    made = make_case(name if of_pairs else kind, B, 7 if of_pairs else classes, D, **options)
+    if way == "by columns":
+        made.module.proxies = torch.nn.Parameter(made.parameter.detach().t().contiguous().t())
+    return made
 
 
-def of_proxies(kind, X, P, target, classes=C, **settings):
-    loss = kind(classes, D, **settings).to(X.dtype)
-    return lambda X, P: with_proxies(loss, P)(X, target).sum(), (X, P)
-
-
-def by_columns(X, P, y):
-    step, (X, P) = of_proxies(ProxyAnchorLoss, X, P, y)
-    return lambda X, P: step(X, P.t()), (X, P.t().contiguous())
-
-
-def factored(X, P, y):
-    given = [torch.randn(*shape, dtype=X.dtype) for shape in ((B, 5), (C, 5), (C,))]
-    return of_proxies(SmoothProxyAnchorLoss, X, P, tuple(given))
-
-
-def soft_triple(X, P, y):
-    loss = SoftTripleLoss(C, D, centers_per_class=3).to(X.dtype)
-    return lambda X: loss(X, y), (X,)
-
-
-def of_batch(loss, X):
-    y = labels(B, 7)
-    return lambda X: loss(X, y), (X,)
-
-
-def of_bank(loss, X):
-    y, bank_labels = labels(B, 7), labels(M, 7)
-    return lambda X, bank: loss(X, y, None, bank, bank_labels), (X, torch.randn(M, D, dtype=X.dtype))
-
-
-CASES = {
-    "proxy-anchor": lambda X, P, y: of_proxies(ProxyAnchorLoss, X, P, y),
-    "proxy-anchor none": lambda X, P, y: of_proxies(ProxyAnchorLoss, X, P, y, reduction="none"),
-    "by columns": by_columns,
-    "smooth dense": lambda X, P, y: of_proxies(SmoothProxyAnchorLoss, X, P, torch.rand(B, C, dtype=X.dtype)),
-    "smooth factored": factored,
-    "proxy-nca": lambda X, P, y: of_proxies(ProxyNCALoss, X, P, y),
-    "soft-triple": soft_triple,
-    "contrastive": lambda X, P, y: of_batch(ContrastiveLoss(), X),
-    "contrastive bank": lambda X, P, y: of_bank(ContrastiveLoss(), X),
-    "multi-similarity": lambda X, P, y: of_batch(MultiSimilarityLoss(), X),
-    "multi-similarity bank": lambda X, P, y: of_bank(MultiSimilarityLoss(), X),
-    "memory": lambda X, P, y: of_bank(MemoryContrastiveLoss(), X),
-}
-
-
-def case(name, dtype):
-    """A loss as a function of its inputs, and the inputs."""
-    return CASES[name](torch.randn(B, D, dtype=dtype), torch.randn(C, D, dtype=dtype), torch.randint(C, (B,)))
-
-
-def with_proxies(loss, P):
-    del loss.proxies
-    loss.proxies = P
-    return loss
-
-
-def value_and_gradients(step, inputs):
-    leaves = [tensor.clone().requires_grad_() for tensor in inputs]
-    value = step(*leaves)
-    return [value.detach(), *torch.autograd.grad(value, leaves)]
+def value_and_gradients(case):
+    value = case.ours()
+    return [value.detach(), *case.gradients(value)]
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -97,14 +41,14 @@ def value_and_gradients(step, inputs):
 @pytest.mark.parametrize("name", CASES)
 def test_as_a_chunk_at_a_time(name, dtype, threads, monkeypatch):
     """Each number of threads agrees with PyTorch's products of one chunk after the other."""
-    step, inputs = case(name, dtype)
+    made = case(name, dtype)
     with monkeypatch.context() as patch:
         patch.setattr(native_module, "matrix_product", lambda dtype: 0)
-        chunks = value_and_gradients(step, inputs)
+        chunks = value_and_gradients(made)
     tolerance = 2e-5 if dtype == torch.float32 else 1e-12
     for count in THREADS:
         threads(count)
-        for ours, theirs in zip(value_and_gradients(step, inputs), chunks, strict=True):
+        for ours, theirs in zip(value_and_gradients(made), chunks, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * float(theirs.abs().max()))
 
 
@@ -113,15 +57,15 @@ def test_as_a_chunk_at_a_time(name, dtype, threads, monkeypatch):
 def test_the_same_bits_while_others_are_busy(name, threads):
     """The result does not depend on which thread takes which chunk."""
     threads(3)
-    step, inputs = case(name, torch.float32)
-    first = value_and_gradients(step, inputs)
+    made = case(name, torch.float32)
+    first = value_and_gradients(made)
     stop = threading.Event()
     busy = [threading.Thread(target=spin, args=(stop,)) for _ in range(3)]
     for thread in busy:
         thread.start()
     try:
         for _ in range(20):
-            for ours, before in zip(value_and_gradients(step, inputs), first, strict=True):
+            for ours, before in zip(value_and_gradients(made), first, strict=True):
                 assert torch.equal(ours, before)
     finally:
         stop.set()
@@ -130,22 +74,14 @@ def test_the_same_bits_while_others_are_busy(name, threads):
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("kind", [ProxyAnchorLoss, SmoothProxyAnchorLoss, ProxyNCALoss, MemoryContrastiveLoss])
-def test_as_many_lanes_as_a_server_has(kind, threads):
+@pytest.mark.parametrize("name", ["proxy-anchor", "smooth", "proxy-nca", "memory-paper, a bank"])
+def test_as_many_lanes_as_a_server_has(name, threads):
     """64 lanes, of which some have two chunks and some one, give what one lane gives, and the same bits twice."""
-    X, P, y = torch.randn(B, D), torch.randn(700, D), torch.randint(700, (B,))
-    if kind is MemoryContrastiveLoss:
-        loss, bank_labels = kind(), torch.randint(20, (700,))
-
-        def step(X, P):
-            return loss(X, y % 20, None, P, bank_labels)
-    else:
-        target = torch.rand(B, 700) if kind is SmoothProxyAnchorLoss else y
-        step, _ = of_proxies(kind, X, P, target, classes=700)
+    made = case(name, torch.float32, 700, 700)
     threads(1)
-    alone = value_and_gradients(step, (X, P))
+    alone = value_and_gradients(made)
     threads(64)
-    together, again = (value_and_gradients(step, (X, P)) for _ in range(2))
+    together, again = (value_and_gradients(made) for _ in range(2))
     assert all(map(torch.equal, together, again))
     for ours, expected in zip(together, alone, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
@@ -247,15 +183,18 @@ def test_chunks_fit_the_cache_of_one_core(rows, row_bytes, threads, expected):
     assert native_module.lane_rows(rows, row_bytes, threads) == expected
 
 
-@pytest.mark.parametrize("name", ["proxy-anchor", "proxy-nca", "memory"])
+@pytest.mark.parametrize("name", ["proxy-anchor", "proxy-nca", "memory-paper, a bank"])
 @pytest.mark.usefixtures("small_chunks")
 def test_rows_of_any_length_among_others(name):
     """A row out of reach for products with rows as they are is normalised first, in its lane."""
-    step, (X, P) = case(name, torch.float32)
-    P = P * torch.logspace(-30, 30, len(P))[:, None]
-    value, dX, dP = value_and_gradients(step, (X, P))
-    exact, exact_dX, exact_dP = value_and_gradients(step, (X.double(), P.double()))
+    made = case(name, torch.float32)
+    rows = made.bank if name in PAIRS else made.parameter
+    with torch.no_grad():
+        rows *= torch.logspace(-30, 30, len(rows))[:, None]
+    value, dX, dP, *_ = value_and_gradients(made)
+    truth = made.reference(torch.float64)
+    exact, exact_dX, exact_dP, *_ = (each.detach().double() for each in (truth, *made.gradients(truth)))
     torch.testing.assert_close(value.double(), exact, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(dX.double(), exact_dX, rtol=1e-4, atol=1e-5 * float(exact_dX.abs().max()))
-    length = P.double().norm(dim=1, keepdim=True)
+    length = rows.detach().double().norm(dim=1, keepdim=True)
     torch.testing.assert_close(dP.double() * length, exact_dP * length, rtol=1e-3, atol=1e-5)

@@ -27,16 +27,6 @@ def random_labels(*sizes, classes=3, seed=0):
     return [labels.masked_fill(labels == -2, ABSENT) for labels in draws]
 
 
-@pytest.mark.parametrize("used", [0, 1])
-def test_one_of_the_two_results_may_go_unused(used, backend):
-    X, y = matrices(9)[0], torch.arange(9) % 3
-    positive, negative = pair_sets(y)
-    theirs = multi_similarity_terms(cosine_similarity(X, X), positive, negative, **MS)[used]
-    ours = pair_lse(X, y, **MS, backend=backend)[used]
-    torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(*(torch.autograd.grad(r.sum(), X)[0] for r in (ours, theirs)))
-
-
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, -0.5])
 def test_ties_at_the_edge_of_mining_are_cut_as_by_the_reference(epsilon, backend):
     """Few different similarities, all exact in floating point; an equality is not "more similar".
@@ -231,17 +221,6 @@ def test_compiled_is_as_eager(case):
         torch.testing.assert_close(ours, theirs)
         leaves = {"X": (X,), "C": (C,), "XC": (X, C), "batch": (X,)}[wanted]
         torch.testing.assert_close(*(torch.autograd.grad(value, leaves) for value in (ours, theirs)))
-
-
-@pytest.mark.parametrize("twice", nightly_but(["samples"], ["scales", "samples"]))
-def test_compiles_where_two_arguments_are_one_tensor(twice):
-    torch.use_deterministic_algorithms(False)  # its NaN filling is not traced
-    torch._dynamo.reset()
-    X, y = matrices(6)[0], torch.arange(6) % 3
-    scale = torch.tensor(0.5, dtype=torch.float64)
-    others, scales = ((None, None), (scale, scale)) if twice == "scales" else ((X, y), (scale, scale.clone()))
-    loss = lambda X: pair_lse_sum(X, y, *others, *scales, **MS)  # noqa: E731
-    torch.testing.assert_close(torch.compile(loss, fullgraph=True, backend="aot_eager")(X), loss(X))
 
 
 @pytest.mark.parametrize(("n", "buffers"), [(512, 1), (2500, 0)])

@@ -3,23 +3,9 @@ import math
 import loop_losses
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from ref_cases import Case, assert_same, cases, few
+from ref_cases import Case, assert_same
 
-from python_ref import adaptive_proxy_anchor_loss, proxy_anchor_loss
-
-
-@few
-@given(cases, st.sampled_from(["sample", "proxy"]), st.sampled_from(["()", "(1,)", "(C,)"]))
-def test_equal_margins_are_proxy_anchor_and_a_constant(case, negative_margin, shape):
-    sizes = {"()": (), "(1,)": (1,), "(C,)": (len(case.P),)}
-    m = torch.full(sizes[shape], 0.2, dtype=torch.float64)
-    shares = adaptive_proxy_anchor_loss(case.X, case.P, case.y, m, 8.0, 3.0, negative_margin, case.v, reduction="none")
-    plain = proxy_anchor_loss(case.X, case.P, case.y, 8.0, 0.2, case.v, reduction="none")
-    assert_same(shares, plain + 3.0 / 0.2 / len(case.P))
-    loss = adaptive_proxy_anchor_loss(case.X, case.P, case.y, m, 8.0, 3.0, negative_margin, case.v)
-    assert_same(loss, plain.sum() + 3.0 / 0.2)
+from python_ref import adaptive_proxy_anchor_loss
 
 
 @pytest.mark.parametrize(

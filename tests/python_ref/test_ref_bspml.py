@@ -6,14 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ref_cases import assert_same, few, leaves
+from ref_cases import assert_same, few
 from torch.nn.functional import normalize
 
 from python_ref.bspml import (
-    average_weights,
     doubly_stochastic_descent,
     doubly_stochastic_sample,
-    next_age,
     self_paced_gradient,
     self_paced_objective,
     self_paced_terms,
@@ -130,22 +128,3 @@ def test_algorithm_3_comes_to_rest_where_the_gradient_says_so(mu):
     assert downhill(w) < 0.005
     assert 0 < w.mean() < 1
     assert self_paced_objective(w, *terms, lam, mu) < self_paced_objective(case.w, *terms, lam, mu)
-
-
-def test_age_grows_up_to_its_limit():
-    ages = [1.0]
-    while ages[-1] < 3:
-        ages.append(next_age(ages[-1], 1.5, 3.0))
-    assert ages == [1.0, 1.5, 2.25, 3.0]
-
-
-def test_average_weights_count_classes_and_not_samples():
-    maw, sdaw = average_weights(torch.tensor([1.0, 1.0, 0.0, 0.0, 0.5]), torch.tensor([7, 7, 7, 7, 2]))
-    assert (maw.item(), sdaw.item()) == (0.5, 0.0)
-
-
-def test_gradcheck():
-    case = Case(7, 3, seed=9)
-    (X,) = leaves(case.X)
-    assert torch.autograd.gradcheck(lambda X: weighted_batch_loss(X, case.y, case.w, epsilon=2.0), (X,))
-    assert torch.autograd.gradcheck(lambda X: self_paced_terms(X, case.y), (X,))

@@ -16,11 +16,9 @@ from python_ref.prism import (
     log_p_clean,
     memory_positive_similarity,
     proxy_similarity,
-    smooth_top_r_threshold,
     top_r_threshold,
     vmf_similarity,
 )
-from python_ref.prism_losses import memory_contrastive_loss
 
 
 class Case:
@@ -73,15 +71,6 @@ def test_means_stand_for_all_pairs(case):
             assert_same(T[i, k].item(), sum(pairs) / len(pairs) if pairs else -math.inf)
             if case.y[i] == k:
                 assert_same(memory_positive[i].item(), sum(pairs) / len(pairs) if pairs else 1.0)
-
-
-@few
-@given(cases)
-def test_proxy_similarity_takes_the_nearest(case):
-    S = proxy_similarity(case.X, case.P)
-    for i, x in enumerate(case.X):
-        for k in range(case.C):
-            assert_same(S[i, k].item(), max(cosine(x, proxy) for proxy in case.P[k]))
 
 
 @few
@@ -152,13 +141,6 @@ def test_noise_rates_outside_the_unit_interval_are_refused(noise_rate):
         top_r_threshold(torch.zeros(3), noise_rate)
 
 
-def test_smooth_threshold_is_the_mean_of_the_last_quantiles():
-    Q = torch.tensor([0.9, 0.0, 0.2, 0.4], dtype=torch.float64)  # 0: a batch of which none was removed
-    for window, expected in ((1, 0.4), (2, 0.3), (3, 0.2), (4, 0.375), (9, 0.375)):
-        assert_same(smooth_top_r_threshold(Q.log(), window).exp().item(), expected)
-    assert smooth_top_r_threshold(Q[1:2].log(), 3) == -math.inf
-
-
 @few
 @given(st.integers(1, 6), st.lists(st.integers(0, 9), max_size=5))
 def test_queue_keeps_the_latest(capacity, sizes):
@@ -170,32 +152,6 @@ def test_queue_keeps_the_latest(capacity, sizes):
         rows += [(step, label) for label in range(size) if label % 3 != 1]
     assert [(int(vector), label) for vector, label in queue.rows] == rows[-capacity:]
     assert queue.labels().tolist() == [label for _, label in rows[-capacity:]]
-
-
-@few
-@given(cases, st.floats(0, 0.9), st.sampled_from(["paper", "xbm", "authors"]))
-def test_memory_contrastive_loss_is_its_pairs(case, margin, variant):
-    B, bank = len(case.X), list(zip(case.V, case.y_V, strict=True))
-    pairs = [(cosine(case.X[i], case.X[j]), case.y[i] == case.y[j]) for i in range(B) for j in range(B) if i != j]
-    pairs += [(cosine(x, v), a == b) for x, a in zip(case.X, case.y, strict=True) for v, b in bank]
-    if variant == "paper":
-        expected = sum(-s if same else max(s - margin, 0) for s, same in pairs)
-    else:
-        expected = sum((1 - s if s < 1 - 1e-5 else 0) if same else (s if s > margin else 0) for s, same in pairs) / B
-    loss = memory_contrastive_loss(case.X, case.y, case.V, case.y_V, margin, variant)
-    assert_same(loss.item(), float(expected))
-
-
-def test_memory_contrastive_loss_of_a_filtered_batch_by_hand():
-    X = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]], dtype=torch.float64)
-    y, bank, of_bank = torch.tensor([0, 1, 0]), torch.tensor([[0.6, 0.8]], dtype=torch.float64), torch.tensor([0])
-    keep = torch.tensor([True, True, False])
-    for variant, expected in (
-        ("paper", 2 * (0.8 - 0.5) - 0.6 + (0.96 - 0.5)),
-        ("xbm", (2 * 0.8 + 0.4 + 0.96) / 2),
-        ("authors", 2 * 0.8 / 2 + (0.4 + 0.96) / 3),
-    ):
-        assert_same(memory_contrastive_loss(X, y, bank, of_bank, 0.5, variant, keep).item(), expected)
 
 
 def test_the_filter_of_the_authors_code_by_hand():

@@ -6,7 +6,7 @@ import torch
 
 from python_ref import vmf as reference
 from robustdml_ops.ops.vmf import bessel_ratio, log_bessel_i, vmf, vmf_log_likelihood, vmf_log_normalizer, vmf_log_peak
-from robustdml_ops.ops.vmf.problem import log_debye_coefficients, vmf_order
+from robustdml_ops.ops.vmf.problem import vmf_order
 from tests.nightly import nightly_but
 from tests.vmf.vmf_oracle import exact
 
@@ -189,13 +189,3 @@ def test_likelihood_in_float32_keeps_what_the_textbook_form_loses(dim):
         vmf_log_likelihood(x, mu, kappa),
         reference.vmf_log_density(x, mu, kappa) - vmf_log_normalizer(dim, torch.zeros(1, dtype=torch.float64)),
     )
-
-
-def test_coefficients_are_those_of_the_literature():
-    """DLMF 10.41.10 gives U_1 … U_3; the logarithm of their series begins U_1, U_2 − U_1²/2."""
-    rows = log_debye_coefficients()
-    assert [float(c) for c in rows[0]] == [1 / 8, -5 / 24]
-    assert [float(c) for c in rows[1]] == [1 / 16, -3 / 8, 5 / 16]
-    # At κ = 0 the series is Stirling's, whose even terms vanish.
-    assert [sum(row) * 1 for row in rows[1::2]] == [0] * 5
-    assert [1 / sum(row) for row in rows[:5:2]] == [-12, 360, -1260]
