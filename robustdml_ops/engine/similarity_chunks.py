@@ -179,7 +179,7 @@ class Similarities:
     def want_gradients(self, embeddings: bool, proxies: bool, update: ProxyUpdate | None = None) -> None:
         """Allocate the gradients that :meth:`backward` adds to; an ``update`` takes that of the proxies by chunks."""
         if embeddings:
-            self.dX = self.embeddings.new_empty(self.embeddings.shape, dtype=self.compute)
+            self.dX = torch.empty_like(self.X, dtype=self.compute)  # in its layout, as finish() reads both
         if proxies and update is not None:
             self.update = update
         elif proxies:

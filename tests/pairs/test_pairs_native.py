@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 
+from robustdml_ops.ops import pair_hinge
 from robustdml_ops.ops.pairs.sweep import BACKENDS
 from tests.nightly import nightly_but
 from tests.pairs import cases
@@ -67,3 +68,30 @@ def test_a_nan_reaches_the_result(cuda_device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_set_that_mining_empties_has_the_sum_0(dtype, device):
     cases.assert_a_set_that_mining_empties_has_the_sum_0(NATIVE, dtype, device)
+
+
+def gradients_of_hinges(X, V=None):
+    leaves = [matrix.detach().requires_grad_() for matrix in (X, V) if matrix is not None]
+    labels = torch.zeros(len(X), dtype=torch.int64)
+    others = () if V is None else (leaves[1], labels)
+    sums = pair_hinge(leaves[0], labels, *others, positive_margin=-0.37, negative_margin=0.5, backend="native")
+    return torch.autograd.grad((torch.arange(1.0, len(X) + 1) * sums.positive).sum(), leaves)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_candidates_by_columns_of_any_type(dtype):
+    torch.manual_seed(0)
+    X, V = torch.randn(9, 16), torch.randn(9, 16).to(dtype)
+    for mine, expected in zip(gradients_of_hinges(X, V.t().contiguous().t()), gradients_of_hinges(X, V), strict=True):
+        torch.testing.assert_close(mine, expected)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_row_of_zeros_beside_a_row_of_extreme_length():
+    """The batch goes over chunks, of which one has its rows at length 1, and the other as they are."""
+    torch.manual_seed(0)
+    X = torch.randn(8, 5)
+    X[3] *= 1e-27
+    X[7] = 0
+    (found,) = gradients_of_hinges(X)
+    assert torch.isfinite(found).all() and found[:7].any() and not found[7].any()

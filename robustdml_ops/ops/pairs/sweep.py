@@ -208,8 +208,9 @@ def _add_anchors(similarities: Similarities, chunk: Chunk) -> None:
     dS = chunk.S.to(chunk.V.dtype) if chunk.dS is None else chunk.dS
     dU = product(dS, similarities.X, similarities.dX.new_empty((len(dS), similarities.X.shape[1])))
     # Where anchors were multiplied as they are dS has the factor 1 / |anchor|, as dX has where candidates were.
-    apart = None if similarities.X_scale is not None else chunk.scale
-    similarities.dX[chunk.first : chunk.last] += dU if apart is None else dU / apart[:, None]
+    if similarities.X_scale is None and chunk.scale is not None:
+        dU /= chunk.scale.masked_fill(chunk.scale == 0, 1)[:, None]  # a row of zeros: dS has its 0
+    similarities.dX[chunk.first : chunk.last] += dU
 
 
 def _symmetric(
