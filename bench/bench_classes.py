@@ -1,5 +1,7 @@
 """The class log-sum-exp: −log P(label) with both gradients, and without, against peers and the products alone."""
 
+import math
+
 import pytest
 import torch
 
@@ -19,6 +21,10 @@ STEPS = [
     "torch/linear_cross_entropy one chunk",
 ]
 MARGINS = ["robustdml/arcface", "pml/arcface"]
+# Options of a step, of which the step without them is the floor.
+OPTIONS = [
+    f"robustdml/{loss} {options}" for loss in ("arcface", "cosface") for options in ("own", "margins", "own margins")
+]
 
 
 def check(contender: str) -> None:
@@ -28,6 +34,8 @@ def check(contender: str) -> None:
     y = workload.labels
     if contender in MARGINS:
         truth = arcface_loss(X, y, P)
+    elif contender in OPTIONS:
+        truth = margin_loss(X, P, y, workload.margins, contender)
     elif contender.startswith("torch/"):
         truth = torch.nn.functional.cross_entropy(X @ P.t(), y)
     elif "soft-triple" in contender:
@@ -43,9 +51,21 @@ def check(contender: str) -> None:
         lse, target = class_log_sum_exp(X, P, y, scale=2.0, drop_similar_negatives=drop)
         truth = (lse - target).mean()
     dX, dP = torch.autograd.grad(truth, (X, P))
-    exact = [truth, dX, dP.t() if contender in MARGINS else dP]
+    exact = [truth, dX, dP.t() if contender in MARGINS + OPTIONS else dP]
     for mine, value in zip(workload.contender(contender)(), exact, strict=True):
         torch.testing.assert_close(mine.double(), value, rtol=1e-4, atol=1e-4 * float(value.detach().abs().max()))
+
+
+def margin_loss(X: torch.Tensor, P: torch.Tensor, y: torch.Tensor, margins: torch.Tensor, name: str) -> torch.Tensor:
+    """ArcFace or CosFace with options, from the matrix of all cosines."""
+    cosines = torch.nn.functional.normalize(X) @ torch.nn.functional.normalize(P).t()
+    own = cosines.gather(1, y[:, None])
+    arc = "arcface" in name
+    default = math.radians(28.6) if arc else 0.35
+    m = (margins[:, None].double() * (math.pi / 180 if arc else 1)) if "margins" in name else default
+    moved = (own.acos() + m).cos() if arc else own - m
+    kept = cosines.masked_fill(cosines > own, -torch.inf) if "own" in name.split() else cosines
+    return torch.nn.functional.cross_entropy(64 * kept.scatter(1, y[:, None], moved), y)
 
 
 def require(contender: str) -> None:
@@ -73,6 +93,21 @@ def test_step(timed, contender, group):
         rounds=9 if contender.startswith("robustdml") else 5,
         flops=workload.flops(sweeps=2),
         bytes=workload.bytes(),
+    )
+
+
+@pytest.mark.parametrize("C", [1000, 4000])
+@pytest.mark.parametrize("contender", OPTIONS)
+def test_options(timed, contender, C):
+    check(contender)
+    shape = Shape(256, C, 128)
+    workload, plain = Workload(shape), Workload(shape)
+    timed(
+        workload.contender(contender),
+        plain.contender(contender.split()[0]),
+        group=f"options, {shape}; the floor is the step without them",
+        contender=contender,
+        rounds=400,
     )
 
 

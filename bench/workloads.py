@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import robustdml_ops.losses
 from robustdml_ops.engine.similarity_chunks import chunk_rows
-from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ArcFaceLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
+from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
 from robustdml_ops.ops import class_lse, nearest, similarity
 from robustdml_ops.python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
 
@@ -58,6 +59,11 @@ class Workload:
         """The proxies as (D, C), a column for each class, as losses with a margin store them."""
         return torch.nn.Parameter(self.proxies.detach().t().contiguous())
 
+    @cached_property
+    def margins(self) -> Tensor:
+        """A margin for each sample."""
+        return torch.linspace(0.2, 0.4, self.shape.B, device=self.device)
+
     def loss_and_gradients(
         self, loss: Callable[[], Tensor], parameter: torch.nn.Parameter | None = None
     ) -> Callable[[], list[Tensor]]:
@@ -87,11 +93,8 @@ class Workload:
         if name == "robustdml/nearest":
             queries = P.detach()[: C // 5]
             return lambda: list(nearest(queries, queries, 10, exclude_self=True))
-        if name.endswith("/arcface"):
-            kind = ArcFaceLoss if name.startswith("robustdml") else peer_losses().ArcFaceLoss
-            arcface = kind(1, D).to(self.device)
-            arcface.num_classes, arcface.W = C, self.columns
-            return self.loss_and_gradients(lambda: arcface(X, y), self.columns)
+        if name.split()[0].endswith(("/arcface", "/cosface")):
+            return self.margin_step(name)
         modules = {
             "robustdml/proxy-anchor": ProxyAnchorLoss,
             "robustdml/proxy-anchor dropped": lambda C, D: ProxyAnchorLoss(C, D, drop_similar_negatives=DROPPED),
@@ -110,6 +113,17 @@ class Workload:
         target = {"robustdml/smooth dense": "confidences", "robustdml/smooth factored": "factors"}.get(name, "labels")
         given = getattr(self, target)
         return self.loss_and_gradients(lambda: module(X, given).sum())
+
+    def margin_step(self, name: str) -> Callable[[], list[Tensor]]:
+        """ArcFace or CosFace with the options that the name ends with: ``own``, ``margins``."""
+        kind, *options = name.split()
+        library = robustdml_ops.losses if kind.startswith("robustdml") else peer_losses()
+        loss = getattr(library, "CosFaceLoss" if "cosface" in kind else "ArcFaceLoss")(1, self.shape.D).to(self.device)
+        loss.num_classes, loss.W = self.shape.C, self.columns
+        if "own" in options:
+            loss.drop_similar_negatives = "own"
+        given = {"margins": self.margins} if "margins" in options else {}
+        return self.loss_and_gradients(lambda: loss(self.embeddings, self.labels, **given), self.columns)
 
     def peer_proxy_nca(self, scale: float = 1.0) -> torch.nn.Module:
         """Proxy-NCA of pytorch-metric-learning on these proxies."""
