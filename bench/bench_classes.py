@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from robustdml_ops.losses.families.class_matrix import chance_cosine
 from robustdml_ops.python_ref import arcface_loss, class_log_sum_exp
 
 from .workloads import CENTERS, DROPPED, Shape, Workload
@@ -64,7 +65,8 @@ def margin_loss(X: torch.Tensor, P: torch.Tensor, y: torch.Tensor, margins: torc
     default = math.radians(28.6) if arc else 0.35
     m = (margins[:, None].double() * (math.pi / 180 if arc else 1)) if "margins" in name else default
     moved = (own.acos() + m).cos() if arc else own - m
-    kept = cosines.masked_fill(cosines > own, -torch.inf) if "own" in name.split() else cosines
+    limit = own.clamp(min=chance_cosine(*P.shape))
+    kept = cosines.masked_fill(cosines > limit, -torch.inf) if "own" in name.split() else cosines
     return torch.nn.functional.cross_entropy(64 * kept.scatter(1, y[:, None], moved), y)
 
 

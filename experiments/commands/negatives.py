@@ -42,7 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[0.3, 0.4, 0.5, 0.6, OWN],
         help="as --negative-drop-similar; own: --negative-drop-nearer",
     )
-    parser.add_argument("--beside", nargs="*", choices=(PRISM, ROBUST), default=(PRISM, ROBUST), help="other methods")
+    parser.add_argument(
+        "--beside",
+        nargs="*",
+        choices=(PRISM, ROBUST),
+        default=(PRISM, ROBUST),
+        help="other methods, with the largest of the shares",
+    )
     parser.add_argument("--seeds", type=int, default=3, help="runs of each cell")
     parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="epochs of each run")
 
@@ -57,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
         runs = stored["runs"] if stored["settings"] == settings else []
     ways = [
         *itertools.product(arguments.shares, [None, *arguments.limits]),
-        *((1.0, name) for name in arguments.beside),
+        *((max(arguments.shares), name) for name in arguments.beside),
     ]
     cells = list(itertools.product(range(arguments.seeds), LABELS, ways))
     with progress_bar("negatives") as report:
@@ -109,13 +115,12 @@ def relabelled(data: RetrievalData, labels: str, seed: int) -> RetrievalData:
 
 
 def _train(data: RetrievalData, epochs: int, share: float, limit: float | str | None, seed: int) -> dict[str, float]:
-    if limit in (PRISM, ROBUST):
-        only_filter = replace(METHODS[ROBUST].filter, on_trial=False)
-        other = {"method": ROBUST} if limit == ROBUST else {"method": "arcface", "filter": only_filter}
-        config = TrainingConfig(epochs=epochs, seed=seed, **other)
-    else:
-        dropped = {"drop_nearer": True} if limit == OWN else {"drop_similar": limit}
-        options = OptionSet(NegativeOptions(share=share, **dropped), SoftmaxOptions(correct_negatives=False))
-        config = TrainingConfig(method="arcface", epochs=epochs, seed=seed, options=options)
+    config = TrainingConfig(method=ROBUST if limit == ROBUST else "arcface", epochs=epochs, seed=seed)
+    if limit != ROBUST:
+        similar = limit if isinstance(limit, float) else None
+        negatives = NegativeOptions(share=share, drop_similar=similar, drop_nearer=limit == OWN)
+        config = replace(config, options=OptionSet(negatives, SoftmaxOptions(correct_negatives=False)))
+    if limit == PRISM:
+        config = replace(config, filter=replace(METHODS[ROBUST].filter, on_trial=False))
     last = train(config, data, device="cpu", evaluate_each_epoch=False).history[-1]
     return {"Recall@1": last["precision_at_1"], "MAP@R": last["mean_average_precision_at_r"]}

@@ -18,6 +18,7 @@ from robustdml_ops.losses import (
     SoftTripleLoss,
     SubCenterArcFaceLoss,
 )
+from robustdml_ops.losses.families.class_matrix import chance_cosine
 from robustdml_ops.ops import ABSENT
 from robustdml_ops.optim import ProxySGD
 
@@ -90,7 +91,8 @@ def dense(name, module, X, labels, weights, drop):
     _, scale, moved = LOSSES[name]
     if drop == "own":
         known = s.detach().gather(1, labels.clamp(min=0)).masked_fill(labels < 0, -torch.inf).amax(1)
-        drop = known.masked_fill(known == -torch.inf, torch.inf)
+        drop = known.masked_fill(known == -torch.inf, torch.inf).clamp(min=chance_cosine(C, D))
+        assert 0.1 < (s > drop[:, None]).double().mean() < 0.8
     return soft_cross_entropy(s, moved(s, module, X), labels, weights, scale, math.inf if drop is None else drop)
 
 
@@ -108,6 +110,9 @@ def once_and_twice(loss, inputs):
 def test_equal_to_the_dense_loss_with_both_derivatives(name, drop, backend):
     module = made(name, backend=backend, drop_similar_negatives=drop)
     X, labels, weights = batch()
+    if drop == "own":  # cosines about what chance may bring
+        for rows in (X, getattr(module, module.matrix_name)):
+            rows.data = torch.randn_like(rows) + 3
     inputs = [X, weights, *module.parameters()]
     found = once_and_twice(module(X, labels, label_weights=weights), inputs)
     expected = once_and_twice(dense(name, module, X, labels, weights, drop), inputs)

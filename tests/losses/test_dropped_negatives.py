@@ -5,6 +5,7 @@ import torch
 
 from python_ref import proxy_anchor_loss
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, CosFaceLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
+from robustdml_ops.losses.families.class_matrix import chance_cosine
 from robustdml_ops.ops import ABSENT, AnchorBiases, LabelSets, anchor_lse, similarity
 
 B, C, D = 12, 9, 4
@@ -54,21 +55,32 @@ def test_a_limit_of_one_leaves_nothing_out(backend):
 def test_negatives_nearer_than_the_own_class(several, backend):
     """With several classes the nearest counts; a sample without a class loses no negative. ‖dX‖ is that of the rest."""
     torch.manual_seed(1)
-    X = torch.randn(B, D, dtype=torch.float64, requires_grad=True)
+    X = (torch.randn(B, D, dtype=torch.float64) + 3).requires_grad_()  # cosines about what chance may bring
     labels = torch.stack([LABELS, LABELS + 2], 1) if several else LABELS
     if several:
         labels[3], labels[5, 1] = ABSENT, ABSENT
     loss_function = loss_of("own", backend)
+    loss_function.proxies.data = torch.randn(C, D, dtype=torch.float64) + 3
     s = similarity(X, loss_function.proxies).detach()
     places = labels.view(B, -1)
     own = s.gather(1, places.clamp(min=0)).masked_fill(places < 0, -torch.inf).amax(1)
-    limits = own.masked_fill(own == -torch.inf, torch.inf)
-    assert 0.2 < (s > limits[:, None]).double().mean() < 0.8
+    limits = own.masked_fill(own == -torch.inf, torch.inf).clamp(min=chance_cosine(C, D))
+    assert 0.1 < (s > limits[:, None]).double().mean() < 0.8
+    assert ((own[:, None] < s) & (s < limits[:, None])).any()
     expected = proxy_anchor_loss(X, loss_function.proxies, labels.clamp(min=-1), drop_similar_negatives=limits)
     found, wanted = loss_function(X, labels), (X, loss_function.proxies)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)
     for mine, theirs in zip(*(torch.autograd.grad(loss, wanted) for loss in (found, expected)), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
+
+
+def test_one_vector_in_ten_is_nearer_by_chance():
+    torch.manual_seed(0)
+    for C, D, tolerance in ((9, 4, 0.1), (1000, 16, 0.02), (20_000, 128, 0.01)):
+        cosines = similarity(torch.randn(200, D), torch.randn(C, D)).amax(1)
+        assert abs(cosines.quantile(0.9) - chance_cosine(C, D)) < tolerance
+    assert chance_cosine(1, 8) == 0
+    assert chance_cosine(5, 1) == 1
 
 
 @pytest.mark.parametrize("place", ["embeddings", "proxies"])
@@ -80,9 +92,9 @@ def test_nan_is_named_where_it_is(place):
 
 
 def test_limits_under_autocast_are_float32():
-    """In bfloat16 the own cosine of 0.401 would be 0.4004, and the other class, at 0.4008, would go."""
+    """In bfloat16 the own cosine of 0.9 would be 0.8984, and the other class, at 0.8995, would go."""
     loss_function = ProxyAnchorLoss(2, 2, drop_similar_negatives="own")
-    angles = torch.tensor([0.401, 0.4008]).acos()
+    angles = torch.tensor([0.9, 0.8995]).acos()
     loss_function.proxies.data = torch.stack([angles.cos(), angles.sin()], 1)
     X, labels = torch.tensor([[1.0, 0.0]]), torch.tensor([0])
     with torch.autocast("cpu", torch.bfloat16):

@@ -22,7 +22,7 @@ class NegativeOptions(Options, name="negative"):
     drop_similar: float | None = option(
         None, "cosine with a sample above which a class is no negative of it, such as 0.4 (default: all are)"
     )
-    drop_nearer: bool = option(False, "a class that is nearer to a sample than the sample's own is no negative of it")
+    drop_nearer: bool = option(False, "a class nearer to a sample than its own and than by chance is no negative")
 
 
 @dataclass(frozen=True)

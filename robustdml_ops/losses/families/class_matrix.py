@@ -1,5 +1,6 @@
 """Losses that compare samples with a class matrix, which is a parameter: one row, or column, for each class."""
 
+import math
 import warnings
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,7 +32,7 @@ from robustdml_ops.losses.inputs import (
 from robustdml_ops.losses.peer.package import dense_logits
 from robustdml_ops.losses.sampling import Drawn, negatives_of
 
-# The limit of ``drop_similar_negatives`` that is the sample's cosine with its own class.
+# The limit of ``drop_similar_negatives`` that is the sample's cosine with its own class, or what chance may bring.
 OWN = "own"
 
 
@@ -175,7 +176,10 @@ class ClassMatrixLoss(MetricLoss):
     ) -> float | SimilarityLimits | None:
         """The limit of the similarities of negatives, one or of each sample (B,); ``gamma``: of pooled centres."""
         limit: Any = self.drop_similar_negatives
-        return SimilarityLimits(self._own_similarity(embeddings, rows, gamma)) if limit == OWN else limit
+        if limit != OWN:
+            return limit
+        by_chance = chance_cosine(self.num_classes, embeddings.shape[1])
+        return SimilarityLimits(self._own_similarity(embeddings, rows, gamma).clamp(min=by_chance))
 
     def _own_similarity(self, embeddings: Tensor, rows: RowsTakingPart, gamma: float | None) -> Tensor:
         """Similarity of each sample with its class, or the nearest of them, (B,); ∞ where it has no class."""
@@ -221,3 +225,8 @@ class ClassMatrixLoss(MetricLoss):
         if torch.compiler.is_compiling() or not BOUND or not self.training:
             return None
         return update_of(self._class_parameter())
+
+
+def chance_cosine(C: int, D: int) -> float:
+    """The cosine of a cap of which C would cover the sphere: nearer to one of C random rows is one vector in ten."""
+    return math.sqrt(1 - C ** (-2 / (D - 1))) if D > 1 else 1.0
