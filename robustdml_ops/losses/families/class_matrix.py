@@ -175,8 +175,8 @@ class ClassMatrixLoss(MetricLoss):
         self, embeddings: Tensor, rows: RowsTakingPart, gamma: float | None = None
     ) -> float | SimilarityLimits | None:
         """The limit of the similarities of negatives, one or of each sample (B,); ``gamma``: of pooled centres."""
-        limit: Any = self.drop_similar_negatives
-        if limit != OWN:
+        limit = self.drop_similar_negatives
+        if not isinstance(limit, str):
             return limit
         by_chance = chance_cosine(self.num_classes, embeddings.shape[1])
         return SimilarityLimits(self._own_similarity(embeddings, rows, gamma).clamp(min=by_chance))
