@@ -16,6 +16,8 @@ SAMPLED = {"negative_share": 0.2, "negative_seed": 3}
 VARIANTS = LOSSES | {
     "SubCenterArcFaceLoss, sampled": of_loss(lambda: losses.SubCenterArcFaceLoss(C, D, **SAMPLED)),
     "AdaptiveProxyAnchorLoss, sampled": of_loss(lambda: losses.AdaptiveProxyAnchorLoss(C, D, **SAMPLED)),
+    "ArcFaceLoss, own": of_loss(lambda: losses.ArcFaceLoss(C, D, drop_similar_negatives="own")),
+    "ProxyAnchorLoss, own": of_loss(lambda: losses.ProxyAnchorLoss(C, D, drop_similar_negatives="own")),
     "ProcSimLoss, mean": of_loss(lambda: losses.ProcSimLoss(C, D, dml="proxy-nca", threshold="mean")),
     "ProcSimLoss, gmm": of_loss(lambda: losses.ProcSimLoss(C, D, dml="proxy-nca", threshold="gmm")),
 }

@@ -108,9 +108,9 @@ class RowsBackend:
         unit = U.to(G.dtype)
         G.sub_((G * unit).sum(1, keepdim=True) * unit).mul_(inverse_norm[:, None])
 
-    @torch.no_grad()
     def cosines_at(self, P: Tensor, X: Tensor, places: Tensor) -> Tensor:
         """Cosines of X (B, D), compute type, with the rows of P at ``places`` (B, …): ∞ for NaN, −∞ of no row."""
+        P, X = P.detach(), X.detach()
         if len(P) == 0:
             return X.new_full(places.shape, -torch.inf)
         rows = P[places.clamp(0, len(P) - 1)].to(X.dtype)

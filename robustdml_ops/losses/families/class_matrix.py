@@ -178,7 +178,7 @@ class ClassMatrixLoss(MetricLoss):
         limit = self.drop_similar_negatives
         if not isinstance(limit, str):
             return limit
-        by_chance = chance_cosine(self.num_classes, embeddings.shape[1])
+        by_chance = chance_cosine(self.num_classes, self.embedding_size)
         return SimilarityLimits(self._own_similarity(embeddings, rows, gamma).clamp(min=by_chance))
 
     def _own_similarity(self, embeddings: Tensor, rows: RowsTakingPart, gamma: float | None) -> Tensor:
