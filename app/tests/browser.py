@@ -1,6 +1,5 @@
 """Chromium by the WebDriver protocol, over HTTP by Python's own library."""
 
-import base64
 import json
 import re
 import shutil
@@ -71,9 +70,6 @@ class Browser:
     def cut(self):
         """Texts and pictures that reach beyond the window, and lie in nothing that scrolls."""
         return self.run(_CUT)
-
-    def screenshot(self, path):
-        Path(path).write_bytes(base64.b64decode(self.call("/screenshot", method="GET")))
 
 
 class Element:

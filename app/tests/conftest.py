@@ -145,6 +145,9 @@ def chromium(tmp_path_factory):
 LONG = "ant of pneumonoultramicroscopicsilicovolcanoconiosis"
 SIZE = 24
 PHOTOS = {"classes": 6, "images": 8, "size": (30, 40)}
+# Options of `train` for a small network on few photographs.
+SMALL = ("--image-size", str(SIZE), "--backbone", "untrained", "--finetune", "--method", "contrastive")
+SMALL += ("--batch-size", "8", "--epochs", "1", "--device", "cpu")
 
 
 @pytest.fixture(scope="session")
@@ -152,10 +155,8 @@ def trained(tmp_path_factory, cache_of_the_session):
     """Train a model of images and one of features by the command; also gives what was printed."""
     root = tmp_path_factory.mktemp("trained")
     with contextlib.redirect_stdout(io.StringIO()) as text:
-        command = ["train", "--data", str(save_photos(root / "photos", **PHOTOS)), "--image-size", str(SIZE)]
-        command += ["--device", "cpu"]
-        command += ["--backbone", "untrained", "--finetune", "--method", "contrastive", "--batch-size", "8"]
-        assert main([*command, "--epochs", "2", "--embedding-size", "8", "--out", str(root / "images")]) == 0
+        command = ["train", "--data", str(save_photos(root / "photos", **PHOTOS)), *SMALL, "--epochs", "2"]
+        assert main([*command, "--embedding-size", "8", "--out", str(root / "images")]) == 0
         command = ["train", "--data", save_features(make_clusters(), root / "clusters.npz"), "--batch-size", "32"]
         assert main([*command, "--epochs", "2", "--device", "cpu", "--out", str(root / "features")]) == 0
     return root, text.getvalue()

@@ -7,11 +7,12 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from sklearn.utils.estimator_checks import check_estimator
 
-from robustdml.audit import LabelAuditor, experts, explanations, trials
+from robustdml.audit import LabelAuditor, experts, explanations, rounds, trials
 from robustdml.audit.auditor import NO_CLASS, NOT_SURE, wrong_share
 from robustdml.audit.class_model import ClassModel, Moments
 from robustdml.audit.features import duplicate_groups, principal_rows
 from robustdml.audit.label_noise import anchored
+from tests.nightly import nightly_but
 
 
 def made_up(num_classes: int, size: int, width: int = 24, spread: float = 0.7, seed: int = 0):
@@ -33,7 +34,7 @@ def calibration_error(quality: NDArray[np.float64], right: NDArray[np.bool_]) ->
     return sum(abs((right - quality)[groups == g].sum()) for g in set(groups)) / len(right)
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.3, 0.5])
+@pytest.mark.parametrize("rate", nightly_but([0.05, 0.5], [0.05, 0.3, 0.5]))
 def test_wrong_labels_are_found_and_put_right(rate):
     X, truth = made_up(12, 40)
     labels, changed = corrupt(truth, rate)
@@ -46,9 +47,10 @@ def test_wrong_labels_are_found_and_put_right(rate):
     assert low <= changed.mean() <= high and high - low < 0.1 + 0.7 * rate
 
 
-def test_probabilities_mean_what_they_say_where_classes_overlap():
+@pytest.mark.parametrize("seeds", nightly_but([2], [2, 3]))
+def test_probabilities_mean_what_they_say_where_classes_overlap(seeds):
     errors = []
-    for seed in range(3):
+    for seed in range(seeds):
         X, truth = made_up(10, 80, width=8, spread=1.1, seed=seed)
         labels, changed = corrupt(truth, 0.3, seed=seed + 1)
         errors.append(calibration_error(LabelAuditor().fit(X, labels).label_quality_, ~changed))
@@ -167,7 +169,7 @@ def pulled(share: float, seed: int):
     wrong = random.random(1200) < 0.3
     labels = np.where(wrong, truth // 3 * 3 + (truth + 1) % 3, truth)
     X = means[truth] + share * (means[labels] - means[truth]) + 0.4 * random.normal(size=(1200, 24))
-    return X, torch.from_numpy(truth), torch.from_numpy(labels)
+    return X, truth, labels
 
 
 def test_samples_vary_by_one_in_the_coordinates_of_the_classes():
@@ -181,17 +183,13 @@ def test_samples_vary_by_one_in_the_coordinates_of_the_classes():
     torch.testing.assert_close(variance, torch.ones(4), rtol=0.08, atol=0)
 
 
-def test_wrong_labels_that_pulled_their_samples_are_found():
+@pytest.mark.parametrize("seed", nightly_but([0], range(3)))
+def test_wrong_labels_that_pulled_their_samples_are_found(seed):
     """Neighbours of a sample that its wrong label pulled have that label too; densities alone find it."""
-    recall = {}
+    X, truth, labels = pulled(0.25, seed)
     for learnt in (True, False):
-        found = []
-        for seed in range(3):
-            X, truth, labels = pulled(0.25, seed)
-            wrong = (truth != labels).numpy()
-            found.append(LabelAuditor(features_learnt=learnt).fit(X, labels.numpy()).issues_[wrong])
-        recall[learnt] = np.concatenate(found).mean()
-    assert recall[True] > recall[False] + 0.015
+        found = LabelAuditor(features_learnt=learnt).fit(X, labels).issues_[truth != labels]
+        assert (found.mean() > 0.7) == learnt
 
 
 def test_two_classes():
@@ -237,10 +235,11 @@ def test_a_class_of_one_sample_is_not_judged():
     assert auditor.small_classes_.tolist() == [8]
 
 
-def test_samples_of_no_class():
+@pytest.mark.parametrize("seeds", nightly_but([2], [2, 4]))
+def test_samples_of_no_class(seeds):
     """Some directions drawn at random are near a class by chance: a third of them are told for sure."""
     found = []
-    for seed in range(4):
+    for seed in range(seeds):
         X, truth = made_up(12, 40, seed=seed)
         random = np.random.default_rng(seed + 3)
         strangers = random.normal(size=(8, 24)).astype(np.float32)
@@ -250,10 +249,11 @@ def test_samples_of_no_class():
     assert np.mean(found) >= 1 / 3
 
 
-def test_right_samples_far_out_in_their_class_are_no_strangers():
+@pytest.mark.parametrize("seeds", nightly_but([1], [1, 2]))
+def test_right_samples_far_out_in_their_class_are_no_strangers(seeds):
     """Classes with heavier tails than a normal distribution: normal densities call 0.7 % of the samples strangers."""
     called = []
-    for seed in range(2):
+    for seed in range(seeds):
         for freedom in (3, 6):
             random = np.random.default_rng(seed)
             truth = np.repeat(np.arange(12), 60)
@@ -277,7 +277,7 @@ def test_duplicates_by_the_thousand():
     features = np.repeat(np.eye(3, 5), 3000, axis=0)
     groups = duplicate_groups(features, np.zeros(9000, dtype=np.int64))
     assert (groups == np.repeat([0, 1, 2], 3000)).all()
-    auditor = LabelAuditor().fit(features[::10], np.arange(900) // 300)
+    auditor = LabelAuditor().fit(features[::30], np.arange(300) // 100)
     assert np.isfinite(auditor.label_quality_).all() and auditor.issues_.sum() == 0
 
 
@@ -297,17 +297,18 @@ def test_interval_of_the_share_of_wrong_labels():
     assert low < 0.2 and high > 0.8
 
 
-def test_overlap_with_far_samples_is_not_taken_for_a_certain_rate():
+@pytest.mark.parametrize("seed", nightly_but([0], range(3)))
+def test_overlap_with_far_samples_is_not_taken_for_a_certain_rate(seed):
     """Right labels of overlapping classes with heavy tails: the interval holds their rate of 0."""
-    for seed in range(3):
-        random = np.random.default_rng(seed)
-        labels = np.repeat(np.arange(10), 50)
-        tails = np.sqrt(2 / random.chisquare(2, size=(500, 1)))
-        X = random.normal(size=(10, 8))[labels] + 1.2 * tails * random.normal(size=(500, 8))
-        assert LabelAuditor().fit(X.astype(np.float32), labels).wrong_share_[1] == 0
+    random = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(10), 50)
+    tails = np.sqrt(2 / random.chisquare(2, size=(500, 1)))
+    X = random.normal(size=(10, 8))[labels] + 1.2 * tails * random.normal(size=(500, 8))
+    assert LabelAuditor().fit(X.astype(np.float32), labels).wrong_share_[1] == 0
 
 
-def test_scikit_learn_habits():
+def test_scikit_learn_habits(monkeypatch):
+    monkeypatch.setattr(rounds, "ROUNDS", 1)  # Habits do not depend on how often a label is judged.
     checks = check_estimator(LabelAuditor(), on_fail=None, on_skip=None)
     failed = [check for check in checks if check["status"] == "failed"]
     assert not failed, [(check["check_name"], check["exception"]) for check in failed]

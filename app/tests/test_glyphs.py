@@ -8,15 +8,13 @@ from robustdml.data import named as glyphs
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ROBUSTDML_CACHE", str(tmp_path_factory.mktemp("glyphs")))
-        yield {
-            "small": load_data("glyphs"),
-            "validation": load_data("glyphs-validation"),
-            "large": load_data("glyphs-large"),
-            "pretraining": glyphs.PRETRAINING.load(),
-        }
+def made(cache_of_the_session):
+    return {
+        "small": load_data("glyphs"),
+        "validation": load_data("glyphs-validation"),
+        "large": load_data("glyphs-large"),
+        "pretraining": glyphs.PRETRAINING.load(),
+    }
 
 
 def code_points(split):

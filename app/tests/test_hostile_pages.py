@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from app.tests.browser import needs_browser
-from app.tests.conftest import finding
+from app.tests.conftest import SMALL, finding
 from robustdml.audit_report.findings import read_findings, write_findings
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
@@ -218,9 +218,7 @@ def test_the_test_part_is_told(noisy):
 
 
 def test_training_without_a_folder_keeps_the_run_and_shows_images(photos, tmp_path, capsys):
-    command = ["train", "--data", str(photos), "--image-size", "24", "--device", "cpu", "--epochs", "1"]
-    command += ["--backbone", "untrained", "--finetune", "--method", "contrastive", "--filter", "prism-average"]
-    command += ["--batch-size", "8"]
+    command = ["train", "--data", str(photos), *SMALL, "--filter", "prism-average"]
     for number in (1, 2):
         assert main(command) == 0
         text = capsys.readouterr().out

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from app.tests.conftest import refused, save_photos
+from app.tests.conftest import SMALL, refused, save_photos
 from robustdml.cli import main
 from robustdml.data import image_files, images, load_data
 from robustdml.data.folders import read_list
@@ -99,8 +99,7 @@ def test_training_and_audit_leave_out_what_is_broken(tmp_path, capsys):
     photos = save_photos(tmp_path / "photos", 6, 8, (30, 40))
     (photos / "class 2" / "3.png").write_text("no image")
     Image.new("RGB", (9, 9)).save(photos / "loose.png")
-    command = ["train", "--data", str(photos), "--image-size", "24", "--device", "cpu", "--epochs", "1"]
-    command += ["--backbone", "untrained", "--finetune", "--method", "contrastive", "--batch-size", "8", "--out", "run"]
+    command = ["train", "--data", str(photos), *SMALL, "--out", "run"]
     assert "1 images cannot be read; repair or remove them, or skip broken ones" in refused(capsys, *command)
     assert main([*command, "--skip-broken"]) == 0
     said = capsys.readouterr().err
@@ -108,7 +107,7 @@ def test_training_and_audit_leave_out_what_is_broken(tmp_path, capsys):
     assert "Left out 2: " in (tmp_path / "run" / "report.html").read_text()
     # What the run was told stands in its settings, and a resumed one does the same.
     assert "skip_broken: true" in (tmp_path / "run" / "config.yaml").read_text()
-    assert main([*command[:-4], "--epochs", "2", "--batch-size", "8", "--out", "run", "--resume"]) == 0
+    assert main([*command, "--epochs", "2", "--resume"]) == 0
     assert main(["evaluate", "run", "--data", str(photos), "--skip-broken"]) == 0
     assert "left out 2: " in capsys.readouterr().err
 

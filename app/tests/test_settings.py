@@ -150,8 +150,6 @@ def test_what_the_command_line_replaces_goes_with_what_belonged_to_it():
     chosen = complete(method="mcl", filter__kind="prism-average", filter__window=7)
     changed = make_config(merge(given(method="soft-triple"), chosen)).filter_options
     assert (changed.kind, changed.window) == ("prism-average", 7)
-    with pytest.raises(UsageError, match="filter prism-average: method superloss weighs samples itself"):
-        make_config(merge(given(method="superloss"), chosen))
 
 
 def test_a_filter_that_is_named_is_not_put_on_trial():
@@ -173,7 +171,6 @@ def test_a_filter_that_is_named_is_not_put_on_trial():
     [
         ({"method": "triplet"}, "method 'triplet': expected one of robust, proxy-anchor"),
         ({"amp": "fp8"}, "amp 'fp8'"),
-        ({"epochs": 0}, "epochs=0"),
         ({"seed": -1}, "seed=-1"),
         ({"learning_rate": 0.0}, "learning_rate=0.0"),
         ({"start": "pca"}, "start 'pca'"),

@@ -17,7 +17,6 @@ from robustdml.networks.models import SmallCNN, apply_in_batches, outputs_in_bat
 from robustdml.networks.preparation import prepare
 from robustdml.networks.stored_features import map_features, store_split
 from robustdml.progress import silent
-from robustdml.train import train
 
 CPU = torch.device("cpu")
 
@@ -138,21 +137,6 @@ def test_those_of_ones_own_code_are_made_by_every_run(tiny_images, own_cache, mo
         assert network.seen == runs * (1 + 105)
         assert np.array_equal(data.test.inputs, apply_in_batches(Counting(), tiny_images.test.inputs, CPU))
     assert files(own_cache) == []
-
-
-def test_training_on_mapped_features_gives_the_same_bits_and_leaves_the_file_alone(clusters, own_cache):
-    stored = store(clusters, load_origin(TrainingConfig(), clusters, CPU))
-    before = stored[0].read_bytes()
-    config = TrainingConfig(epochs=2, batch_size=32, embedding_size=8)
-    train_inputs, test_inputs = map(map_features, stored)
-    opened = replace(
-        clusters,
-        train=replace(clusters.train, inputs=train_inputs),
-        test=replace(clusters.test, inputs=test_inputs),
-    )
-    mapped, plain = (train(config, data, device="cpu") for data in (opened, clusters))
-    assert torch.equal(mapped.embedder.head.weight, plain.embedder.head.weight)
-    assert stored[0].read_bytes() == before
 
 
 def test_batches_change_nothing_and_the_mode_is_kept():

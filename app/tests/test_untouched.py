@@ -26,7 +26,6 @@ from robustdml.reports.run_report import render_run
 from robustdml.retrieval import METRICS, retrieval_metrics
 from robustdml.run import trials
 from robustdml.train import train
-from robustdml.trained.exporting import export_model
 from robustdml.trained.model_file import read_model
 
 CPU = torch.device("cpu")
@@ -145,57 +144,24 @@ def test_a_curve_that_still_rises_is_told_with_the_command_that_goes_on(features
     assert len((tmp_path / "run" / "history.jsonl").read_text().splitlines()) == 4
 
 
-def nothing_to_learn():
-    """Training features at random, and test classes that the features tell apart."""
-    data = mixture(classes=16, size=4)
-    random = np.random.default_rng(0).normal(size=data.train.inputs.shape).astype(np.float32)
-    return replace(data, train=replace(data.train, inputs=random))
-
-
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory, cache_of_the_session):
-    """The folder of a run that keeps the features, and its data."""
-    folder, data = tmp_path_factory.mktemp("kept"), nothing_to_learn()
-    source = save_features(data, folder / "data.npz")
-    assert main(["train", "--data", source, "--epochs", "2", "--out", str(folder / "run"), "--device", "cpu"]) == 0
-    return folder / "run", source, data
-
-
-def test_they_are_the_features_bit_for_bit_wherever_they_are_used(kept, tmp_path, capsys):
-    folder, source, data = kept
+def test_kept_features_are_used_bit_for_bit(trained, features, clusters):
+    """`test_using_models.py` exports and evaluates the same run."""
+    folder = trained[0] / "features"
     stored = json.loads((folder / "metrics.json").read_text())
-    assert stored["chosen"]["kept_features"] and stored["embedding_size"] == 24
+    assert stored["chosen"]["kept_features"] and stored["embedding_size"] == 20
     assert {name: stored[name] for name in METRICS} == stored["untouched"] and stored["below_untouched"] is None
-    inputs = torch.from_numpy(data.test.inputs)
-    expected = unit_length(inputs)
     card, state = read_model(folder)
     assert card.layer == "identity" and not state
-    embedder = load_embedder(folder)
-    assert torch.equal(embedder.embed(inputs), expected)
-    assert main(["embed", str(folder), source, "-o", str(tmp_path / "out.npz"), "--device", "cpu"]) == 0
-    assert np.array_equal(np.load(tmp_path / "out.npz")["test_features"], expected.numpy())
-    capsys.readouterr()
-    assert main(["evaluate", str(folder), "--data", source, "--json", "--device", "cpu"]) == 0
-    evaluated = json.loads(capsys.readouterr().out)
-    assert {name: evaluated[name] for name in METRICS} == stored["untouched"]
-    export_model(embedder, tmp_path / "model.pt2")
-    assert torch.equal(torch.export.load(tmp_path / "model.pt2").module()(inputs), expected)
+    expected = unit_length(torch.from_numpy(clusters.test.inputs))
+    assert torch.equal(load_embedder(folder).embed(clusters.test.inputs), expected)
+    assert main(["embed", str(folder), features, "-o", "out.npz", "--device", "cpu"]) == 0
+    assert np.array_equal(np.load("out.npz")["test_features"], expected.numpy())
 
 
-def test_onnx_has_no_layer_either(kept, tmp_path):
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: the extra export has it")
-    pytest.importorskip("onnxscript", reason="onnxscript is not installed: the extra export has it")
-    export_model(load_embedder(kept[0]), tmp_path / "model.onnx")
-    session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"inputs": kept[2].test.inputs})
-    # Another order of the sum below the root.
-    np.testing.assert_allclose(found, unit_length(torch.from_numpy(kept[2].test.inputs)), rtol=3e-7)
-
-
-def test_resume_keeps_the_features_and_what_is_told(kept, tmp_path):
-    config = TrainingConfig(epochs=1)
-    first = train(config, kept[2], out=tmp_path, device="cpu")
-    again = train(replace(config, epochs=2), kept[2], out=tmp_path, resume=True, device="cpu")
+def test_resume_keeps_the_features_and_what_is_told(clusters, tmp_path):
+    config = TrainingConfig(epochs=1, batch_size=32)
+    first = train(config, clusters, out=tmp_path, device="cpu")
+    again = train(replace(config, epochs=2), clusters, out=tmp_path, resume=True, device="cpu")
     assert again.summary["chosen"] == first.summary["chosen"] and again.summary["chosen"]["kept_features"]
     assert {name: again.summary[name] for name in METRICS} == again.summary["untouched"]
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 import experiments.__main__  # noqa: F401  (adds commands, data sets and noises)
-from app.tests.conftest import cache_of_the_session, chromium, clusters, noisy, own_cache, tiny_images  # noqa: F401
+from app.tests.conftest import cache_of_the_session, clusters, features, noisy, own_cache, tiny_images  # noqa: F401
 from tests.subprocesses import ROOT
 
 

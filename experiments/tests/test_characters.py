@@ -250,4 +250,3 @@ def test_the_names_of_the_scripts_divide_the_classes():
             if name.endswith("-validation"):
                 reported = script.parts[name.removesuffix("-validation")][1]
                 assert test.stop <= reported.start or test.start >= reported.stop
-    assert hanzi.HANZI.parts["hanzi"][0] == ClassRange(9000, 29000)

@@ -5,11 +5,10 @@ import json
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from torch import nn
 
-from app.tests.conftest import save_features
+from app.tests.conftest import make_split
 from app.tests.test_hostile_pages import Elements
 from experiments.__main__ import main
 from experiments.commands import demo
@@ -21,7 +20,7 @@ from experiments.large import trial
 from experiments.large.contenders import BY_NAME, CONTENDERS, QUICK_CONTENDERS
 from experiments.large.page import HEAD, LargeOutcome, comparisons, rows
 from robustdml.config import TrainingConfig
-from robustdml.data import RetrievalData, Split
+from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
 from robustdml.evaluation import below_untouched
 from robustdml.filters.options import FilterOptions
@@ -122,19 +121,7 @@ def test_times_are_checked_before_they_are_taken(monkeypatch):
 @pytest.fixture
 def many():
     """Features of 4,000 classes of two samples."""
-    random = np.random.default_rng(0)
-
-    def split(classes):
-        labels = np.repeat(np.arange(classes), 2)
-        features = random.normal(size=(classes, 16))[labels] + 0.1 * random.normal(size=(len(labels), 16))
-        return Split(features.astype(np.float32), labels, tuple(map(str, range(classes))))
-
-    return RetrievalData("many", split(4000), split(30))
-
-
-@pytest.fixture
-def npz(tmp_path, clusters):
-    return save_features(clusters, tmp_path / "clusters.npz")
+    return RetrievalData("many", make_split(8000, 4000, 16, 0, 0.1), make_split(60, 30, 16, 1, 0.1))
 
 
 def make_task(data, contender):
@@ -193,11 +180,11 @@ def test_a_filter_counts_as_memory(clusters):
 
 
 @pytest.mark.nightly
-def test_command(npz, tmp_path, capfd, monkeypatch):
+def test_command(features, tmp_path, capfd, monkeypatch):
     out = tmp_path / "out"
     two = QUICK_CONTENDERS[:2]
     monkeypatch.setattr(demo, "QUICK_CONTENDERS", two)
-    command = ["demo", "--large", "--quick", "--data", npz, "--epochs", "1", "--threads", "1", "--out", str(out)]
+    command = ["demo", "--large", "--quick", "--data", features, "--epochs", "1", "--threads", "1", "--out", str(out)]
     assert main(command) == 0
     printed = capfd.readouterr().out
     assert printed.count(" ms a step, ") == 3  # two runs, and one against the other
@@ -239,12 +226,12 @@ def test_a_run_that_fails_says_so_and_keeps_the_others(many, tmp_path, monkeypat
     assert not list(folder.glob("*.task.json"))
 
 
-def test_interruption_says_the_way_on(npz, tmp_path, monkeypatch, capsys):
+def test_interruption_says_the_way_on(features, tmp_path, monkeypatch, capsys):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(large.subprocess, "run", interrupt)
-    assert main(["demo", "--large", "--quick", "--data", npz, "--out", str(tmp_path / "out")]) == 130
+    assert main(["demo", "--large", "--quick", "--data", features, "--out", str(tmp_path / "out")]) == 130
     assert "the same command goes on with what is missing" in capsys.readouterr().err
     assert not list((tmp_path / "out").rglob("*.task.json"))
 

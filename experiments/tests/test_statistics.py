@@ -6,8 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from app.tests.browser import needs_browser
-from app.tests.test_hostile_pages import NAMES, check_page, check_rendered, shown
+from app.tests.test_hostile_pages import NAMES, check_page, shown
 from experiments.bench import gain
 from experiments.comparison.cells import Cell
 from experiments.comparison.entries import ENTRIES
@@ -273,10 +272,3 @@ def test_the_page_of_the_large_demo(name):
     result["history"] = [{"epoch": 1, "loss": 1.0, "seconds": 1.0, **figures}]
     results = {"proxy-anchor": result, "proxy-anchor-peer": result}
     assert name in check_page(render_large(LargeOutcome(name, figures, results, "machine"))).text
-
-
-@needs_browser
-def test_in_a_real_browser(chromium, tmp_path):
-    suite = make_suite({data: {"none": {"robust": 0.6, "proxy-anchor": 0.5}} for data in NAMES[:6]})
-    (tmp_path / "compare.html").write_text(page(sections(suite), NAMES[0]))
-    check_rendered(chromium, tmp_path / "compare.html", "robustdml_ops: ")

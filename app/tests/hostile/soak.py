@@ -3,7 +3,7 @@
 ``python -m app.tests.hostile.soak --minutes 60 --seed 0`` starts torchrun again and again, each time on one to three
 processes and with a trouble: SIGKILL of one process, SIGTERM of the job, SIGUSR1 of one process, a disk that is full
 from a random call on, or a process that stops for some seconds. The clock of a third of the jobs jumps by a day to and
-fro, every other job saves within its epochs, and the doctor looks at the machine in between. After each job the
+fro, and every other job saves within its epochs. After each job the
 checkpoint has to be whole and to hold what was there before; after a signal, all steps that were taken. In the end a
 job trains to the end of its epoch, the history has every epoch once, and each loss is that of an undisturbed run of one
 process, to rounding.
@@ -166,12 +166,6 @@ class Soak:
         self.done["epochs"] = epochs
         return difference
 
-    def doctor(self) -> int:
-        """Exit status of a look at the machine: 1 for a fault."""
-        self.done["looks of the doctor"] += 1
-        command = [sys.executable, "-m", "robustdml_ops.doctor"]
-        return subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, check=False).returncode
-
     def expect(self, right: bool, otherwise: str) -> None:
         """Note what is wrong."""
         if not right:
@@ -188,11 +182,8 @@ def main() -> int:
         folder = Path(temporary)
         os.environ |= surroundings(folder)
         soak, until = Soak(folder, random.Random(given.seed)), time.monotonic() + 60 * given.minutes
-        health = soak.doctor()
         while time.monotonic() < until:
             soak.job()
-            if soak.chance.random() < 0.1:
-                soak.expect(soak.doctor() == health, "the doctor finds something else than before")
         difference = soak.end()
     print(f"{dict(soak.done)}, losses differ by {difference:.1e}, {len(soak.wrong)} wrong")
     return 1 if soak.wrong else 0
