@@ -57,6 +57,16 @@ STEPS = {
         None,
     ),
     "Proxy-Anchor, 10⁶ classes": ("proxy-anchor, B=256 C=1e6 D=128", "proxy-anchor", None),
+    "Smooth Proxy-Anchor, 10⁵ classes, (B, C) confidences (Xeon)": (
+        "smooth, B=256 C=1e5 D=128, Xeon",
+        "smooth dense",
+        None,
+    ),
+    "PRISM's probabilities, 10⁵ classes, without gradients (Xeon)": (
+        "log P_clean, B=256 C=1e5 D=128, Xeon",
+        "vmf",
+        None,
+    ),
 }
 README_STEPS = list(STEPS)[:4]
 FUNCTIONS = {
@@ -106,6 +116,20 @@ def steps(titles: Iterable[str] = STEPS) -> str:
         products = f"{ours['median_s'] / ours['floor_s']:.2f}"
         rows.append([title, seconds(ours["median_s"]), products, their_time, times])
     return table(["loss", "a step", "÷ its products", "pytorch-metric-learning", "faster by"], rows)
+
+
+def options() -> str:
+    """Steps with options beside those without, measured turn by turn."""
+    rows = []
+    for row in cpu()["times"]:
+        if row["group"].startswith("options, "):
+            loss, _, given = row["contender"].removeprefix("robustdml/").partition(" ")
+            name = {"arcface": "ArcFace", "cosface": "CosFace"}[loss]
+            with_options = {"own": '`"own"`', "margins": "`margins=`", "own margins": "both"}[given]
+            classes = f"{float(row['group'].split()[2].removeprefix('C=')):,.0f}"
+            times = [seconds(row["floor_s"]), seconds(row["median_s"]), f"{row['median_s'] / row['floor_s']:.2f}"]
+            rows.append([name, classes, with_options, *times])
+    return table(["loss", "classes", "with", "a step without", "a step", "÷ without"], rows)
 
 
 def functions() -> str:

@@ -228,6 +228,7 @@ def proxy_types() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "steps": bench_tables.steps,
+    "options": bench_tables.options,
     "functions": bench_tables.functions,
     "memory": bench_tables.memory,
     "predicted": bench_tables.predicted,
