@@ -40,9 +40,14 @@ class Negatives(ShownSettings, nn.Module):
 
     def __init__(self, share: float, seed: int = 0) -> None:
         super().__init__()
-        self.share = share
+        self._ratio = share.as_integer_ratio()  # PyTorch's compiler takes floats of a module for variables
         self.register_buffer("state", torch.tensor([seed, 0]))
         self.receiver: Receiver | None = None
+
+    @property
+    def share(self) -> float:
+        """Of the classes outside the batch."""
+        return self._ratio[0] / self._ratio[1]
 
     def draw(self, labels: Tensor, num_classes: int, here: tuple[int, int] | None = None) -> Drawn:
         """Draw the classes of the next step; labels (B,), or (B, K) with ABSENT."""

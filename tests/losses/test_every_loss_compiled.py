@@ -13,9 +13,10 @@ from tests.nightly import nightly_but
 # One loss of each family, and one of those without a family, in the short suite.
 SHORT = ("AdaptiveProxyAnchorLoss", "SubCenterArcFaceLoss", "MultiSimilarityLoss", "ProcSimLoss")
 SAMPLED = {"negative_share": 0.2, "negative_seed": 3}
+MORE = 5 * C  # classes than there are samples
 VARIANTS = LOSSES | {
-    "SubCenterArcFaceLoss, sampled": of_loss(lambda: losses.SubCenterArcFaceLoss(C, D, **SAMPLED)),
-    "AdaptiveProxyAnchorLoss, sampled": of_loss(lambda: losses.AdaptiveProxyAnchorLoss(C, D, **SAMPLED)),
+    "SubCenterArcFaceLoss, sampled": of_loss(lambda: losses.SubCenterArcFaceLoss(MORE, D, **SAMPLED)),
+    "AdaptiveProxyAnchorLoss, sampled": of_loss(lambda: losses.AdaptiveProxyAnchorLoss(MORE, D, **SAMPLED)),
     "ArcFaceLoss, own": of_loss(lambda: losses.ArcFaceLoss(C, D, drop_similar_negatives="own")),
     "ProxyAnchorLoss, own": of_loss(lambda: losses.ProxyAnchorLoss(C, D, drop_similar_negatives="own")),
     "ProcSimLoss, mean": of_loss(lambda: losses.ProcSimLoss(C, D, dml="proxy-nca", threshold="mean")),
