@@ -103,6 +103,22 @@ def weights(timm, tmp_path):
 
 
 @pytest.fixture
+def photos(tmp_path):
+    """Four classes of six crops each of the two photographs that come with scikit-learn, mirrored and not."""
+    random = np.random.default_rng(0)
+    for label in range(4):
+        folder = tmp_path / "photos" / f"class {label}"
+        folder.mkdir(parents=True)
+        whole = load_sample_images().images[label // 2][:, :: 1 - 2 * (label % 2)]
+        for number in range(6):
+            top, left = random.integers(0, 200), random.integers(0, 400)
+            Image.fromarray(np.ascontiguousarray(whole[top : top + 220, left : left + 220])).save(
+                folder / f"{number}.jpg"
+            )
+    return tmp_path / "photos"
+
+
+@pytest.fixture
 def colours(photos):
     return load_data(str(photos), image_size=40)
 
