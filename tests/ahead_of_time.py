@@ -17,13 +17,11 @@ triton = pytest.importorskip("triton", minversion="3.6", reason="Triton is not i
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("under TRITON_INTERPRET=1 kernels are Python functions: nothing to compile", allow_module_level=True)
 
-import torch  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime import driver  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
 from robustdml_ops.backends import cards  # noqa: E402
-from robustdml_ops.backends.triton_device import set_float32_products  # noqa: E402
 from tests.launches import counted  # noqa: E402
 from tests.nightly import nightly_but  # noqa: E402
 
@@ -72,17 +70,6 @@ def compiling(architecture):
             yield compiled
     finally:
         driver.set_active(None)
-
-
-@contextlib.contextmanager
-def products_by(precision: str):
-    """Multiply float32 by this one of PyTorch's settings, or by three products of TF32."""
-    torch.set_float32_matmul_precision("highest" if precision == "tf32x3" else precision)
-    set_float32_products("tf32x3" if precision == "tf32x3" else "ieee")
-    try:
-        yield
-    finally:
-        set_float32_products("ieee")
 
 
 def check_resources(compiled, folder: Path, registers: int = 255):

@@ -63,11 +63,6 @@ def p_clean(X: Tensor, P: Tensor, y: Tensor) -> list[Tensor]:
     return list(ops.class_lse(X, P, y, scale=SCALE))
 
 
-def anchor_forward(X: Tensor, P: Tensor, y: Tensor) -> list[Tensor]:
-    zeros = torch.zeros(len(X), device=X.device)
-    return list(ops.anchor_lse(X, P, ops.LabelSets.of(y), ops.AnchorBiases(zeros, zeros), alpha=32.0))
-
-
 # Names of bench's workloads, or losses of X, P and y.
 CONTENDERS: dict[str, dict[str, str | Callable[..., Any]]] = {
     "proxy-anchor": {
@@ -92,13 +87,12 @@ CONTENDERS: dict[str, dict[str, str | Callable[..., Any]]] = {
     "multi-similarity": {OURS: "robustdml/ms", PML: "pml/ms"},
     "contrastive": {OURS: "robustdml/contrastive", PML: "pml/contrastive"},
     "contrastive, collapsed batch": {OURS: "robustdml/contrastive"},
-    "anchor forward": {OURS: anchor_forward},
     "P_clean": {OURS: p_clean},
 }
 if hasattr(F, "linear_cross_entropy"):  # torch ≥ 2.13
     CONTENDERS["softmax"]["PyTorch, linear_cross_entropy"] = imported("torch.nn.functional")
 # Products that no way does without, in B·C·D, or in B²·D for a batch with itself.
-PRODUCTS = {"proxy-anchor": 6, "softmax": 6, "anchor forward": 2, "P_clean": 2}
+PRODUCTS = {"proxy-anchor": 6, "softmax": 6, "P_clean": 2}
 PRODUCTS |= {"multi-similarity": 4, "contrastive": 4, "contrastive, collapsed batch": 4}
 
 
@@ -118,7 +112,7 @@ def step(family: str, who: str, shape: Shape, dtype: str, device: str) -> Step:
         return workload.loss_and_gradients(lambda: peer(X, y))
     if isinstance(made, str):
         return workload.contender(made)
-    if family in ("anchor forward", "P_clean"):
+    if family == "P_clean":
         return lambda: made(X.detach(), P.detach(), y)
     return workload.loss_and_gradients(lambda: made(X, P, y))
 

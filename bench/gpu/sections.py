@@ -39,11 +39,11 @@ STEPS = (
     *(("softmax", shape, dtype) for shape, dtype in ((LARGE, "bfloat16"), (SMALL, "bfloat16"), (SMALL, "amp"))),
     *((family, shape, "bfloat16") for family in ("multi-similarity", "contrastive") for shape in (BATCH, SMALL_BATCH)),
     ("contrastive, collapsed batch", BATCH, "bfloat16"),
-    *((family, MIDDLE, "bfloat16") for family in ("anchor forward", "P_clean")),
+    ("P_clean", MIDDLE, "bfloat16"),
 )
 
 ANCHOR, SOFTMAX = (("proxy-anchor", LARGE), ("proxy-anchor", SMALL)), (("softmax", LARGE), ("softmax", SMALL))
-FORWARD = tuple((family, replace(MIDDLE, D=D)) for family in ("anchor forward", "P_clean") for D in (64, 128, 512))
+FORWARD = tuple(("P_clean", replace(MIDDLE, D=D)) for D in (64, 128, 512))
 PAIRS = (("multi-similarity", BATCH),)
 # The steps of a group, and fields of a row that change; or, in groups by kernel, numbers of its tile.
 VARIANTS: dict[str, tuple[tuple[tuple[str, Shape], ...], list[dict[str, Any]]]] = {
@@ -55,8 +55,7 @@ VARIANTS: dict[str, tuple[tuple[tuple[str, Shape], ...], list[dict[str, Any]]]] 
     "class_lse": (SOFTMAX, [{"elements": 512}, {"elements": 2048}, {"num_warps": 8}]),
     "pairs": (PAIRS, [{"elements": 2048}, {"elements": 2048, "num_warps": 8}]),
     "rows": (ANCHOR, [{"elements": 4096}, {"elements": 4096, "num_warps": 8}]),
-    "fused_anchor_lse": (FORWARD[:3], [{"anchors": 64}, {"candidates": 64, "num_warps": 4}, {"long_candidates": 128}]),
-    "fused_class_lse": (FORWARD[3:], [{"classes": 64}, {"classes": 64, "num_warps": 4}]),
+    "fused_class_lse": (FORWARD, [{"classes": 64}, {"classes": 64, "num_warps": 4}]),
 }
 
 

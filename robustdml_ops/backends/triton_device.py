@@ -111,25 +111,6 @@ def exact_float32_products(device: torch.device) -> bool:
     return setting in ("none", "ieee") if setting else torch.get_float32_matmul_precision() == "highest"
 
 
-_FLOAT32_PRODUCTS = ("ieee", "tf32x3")
-_float32_products = "ieee"
-
-
-def set_float32_products(products: str) -> None:
-    """How the fused Triton kernels multiply float32 matrices where PyTorch does not allow TF32. For the whole process.
-
-    They serve what needs no gradient: log-sum-exps over batch or classes, P_clean, and similarities. Products of a
-    training step are exact or of TF32, as PyTorch's own, which has nothing between the two.
-    """
-    global _float32_products
-    if products not in _FLOAT32_PRODUCTS:
-        raise ValueError(
-            f"products={products!r}: expected one of {', '.join(_FLOAT32_PRODUCTS)}; TF32 is allowed by "
-            'torch.set_float32_matmul_precision("high")'
-        )
-    _float32_products = products
-
-
 def input_precision(device: torch.device) -> str:
-    """How a fused Triton kernel multiplies float32 there, by its name in Triton: "ieee", "tf32x3" or "tf32"."""
-    return _float32_products if exact_float32_products(device) else "tf32"
+    """How a fused Triton kernel multiplies float32 there, by its name in Triton: "ieee" or "tf32"."""
+    return "ieee" if exact_float32_products(device) else "tf32"

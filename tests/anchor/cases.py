@@ -175,10 +175,6 @@ EDGES = {
     "confidences of large alpha, limited": partial(similar_negatives_left_out, SETS[1], 500.0, -0.1),
     "a proxy of NaN": a_proxy_of_nan,
     "stored by column": stored_by_column,
-}
-
-# Not of the fused forward.
-EDGES_OF_SWEEPS = EDGES | {
     "several labels": partial(several_labels, False),
     "several labels, weighted, limited": partial(several_labels, True, 0.2),
 }

@@ -3,14 +3,11 @@
 import pytest
 import torch
 
-from robustdml_ops.backends.triton_device import set_float32_products
 from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.similarity_chunks import Chunk
-from robustdml_ops.ops.anchor import sweep as anchor_sweeps
-from robustdml_ops.ops.anchor.backends import fused_forward, fused_forward_serves
 from robustdml_ops.ops.anchor.problem import AnchorProblem, AnchorSums
 from robustdml_ops.ops.anchor.sweep import BACKENDS, Wanted
-from tests.anchor.cases import EAGER, EDGES, EDGES_OF_SWEEPS, SETS, Case, assert_as_exact_as_eager, assert_sweeps_agree
+from tests.anchor.cases import EAGER, EDGES, SETS, Case, assert_sweeps_agree
 from tests.nightly import nightly_but
 from tests.triton_here import DEVICE, MARKS, ON_GPU
 
@@ -39,9 +36,9 @@ def test_float64(sets):
         torch.testing.assert_close(getattr(ours, field).cpu(), value, rtol=1e-11, atol=1e-11, msg=field)
 
 
-@pytest.mark.parametrize("edge", EDGES_OF_SWEEPS)
+@pytest.mark.parametrize("edge", EDGES)
 def test_edges_of_the_sweep(edge):
-    case = EDGES_OF_SWEEPS[edge]()
+    case = EDGES[edge]()
     assert_sweeps_agree(case.sweep(TRITON), case.sweep(EAGER), case.exact())
 
 
@@ -71,58 +68,10 @@ def test_same_bits_twice():
         assert torch.equal(getattr(second, field), value), field
 
 
-def check_fused_forward(case, operand=torch.float32):
-    """Of proxies in float32 with operands of half precision, as under autocast; an odd stride besides."""
-    exact, eager = case.exact(operand), case.sweep(EAGER, operand=operand, want=Wanted(lse=True))
-    X = torch.nn.functional.normalize(case.embeddings).to(DEVICE, operand).contiguous()
-    P = torch.cat([case.proxies, case.proxies], 1).to(DEVICE, torch.float32)[:, : case.D]
-    positive, negative = fused_forward(X, P, case.problem(DEVICE, torch.float32))
-    assert_as_exact_as_eager(positive, eager.lse_positive, exact.lse_positive, "positive")
-    assert_as_exact_as_eager(negative, eager.lse_negative, exact.lse_negative, "negative")
-
-
-FORWARD_SHAPES = [*SHAPES, (70, 40, 128), (20, 200, 200)]  # whole rows in a tile, and rows in steps
-
-
-@pytest.mark.parametrize("operand", OPERANDS)
-@pytest.mark.parametrize("sets", ["labels", "confidences by sample", "confidences by class"])
-@pytest.mark.parametrize("shape", nightly_but([(33, 65, 40), (20, 200, 200)], FORWARD_SHAPES))
-def test_fused_forward_as_exact_as_the_sweep(shape, sets, operand):
-    check_fused_forward(Case(shape, sets, anchor_bias=shape[0] % 2 == 1), operand)
-
-
-@pytest.mark.parametrize("edge", EDGES)
-def test_edges_of_the_fused_forward(edge):
-    check_fused_forward(EDGES[edge]())
-
-
-def test_fused_forward_by_three_products_of_tf32():
-    case = Case((70, 40, 128), "labels")
-    exact = case.exact()
-    X = torch.nn.functional.normalize(case.embeddings).to(DEVICE, torch.float32)
-    set_float32_products("tf32x3")
-    try:
-        ours = fused_forward(X, case.proxies.to(DEVICE, torch.float32), case.problem(DEVICE, torch.float32))
-    finally:
-        set_float32_products("ieee")
-    torch.testing.assert_close(ours[0].cpu().double(), exact.lse_positive, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(ours[1].cpu().double(), exact.lse_negative, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("sets", "dtype"), [("logits", torch.float32), ("labels", torch.float64)])
-def test_fused_forward_leaves_to_the_sweep_what_it_must(sets, dtype):
-    several = EDGES_OF_SWEEPS["several labels"]().problem("cpu", torch.float32)
-    assert not fused_forward_serves(torch.ones(3, 2), several)
-    assert not fused_forward_serves(torch.ones(3, 2, dtype=dtype), Case((3, 4, 2), sets).problem("cpu", dtype))
-
-
 @pytest.mark.parametrize("sets", ["labels", "confidences by sample", "logits"])
-def test_sweep_without_gradients_takes_the_fused_forward_where_it_serves(sets, monkeypatch):
-    launches = []
-    monkeypatch.setattr(anchor_sweeps, "fused_forward", lambda *inputs: launches.append(1) or fused_forward(*inputs))
+def test_sweep_without_gradients(sets):
     case = Case((33, 20, 12), sets)
     ours, eager = (case.sweep(backend, want=Wanted(lse=True)) for backend in (TRITON, EAGER))
-    assert len(launches) == (0 if sets == "logits" else 1)
     torch.testing.assert_close(ours.total, eager.total, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(ours.lse_negative, eager.lse_negative, rtol=1e-5, atol=1e-5)
 

@@ -17,7 +17,7 @@ from robustdml_ops.engine.rows.backends import TritonRows
 from robustdml_ops.ops.anchor.backends import epilogue_launch
 from robustdml_ops.ops.otsu.backends import TRITON_LONGEST
 from robustdml_ops.robust import PRISM, MemoryBank
-from tests.ahead_of_time import ARCHITECTURES, check, compiling, products_by
+from tests.ahead_of_time import ARCHITECTURES, check, compiling
 from tests.nightly import nightly_but
 from tests.sass import loops
 
@@ -52,7 +52,7 @@ def autocast():
 
 
 def anchors(kind, dtype, D=128, B=1024, *, whole=False, limited=False, columns=False, products="high"):
-    """Both sums without a gradient, in one launch, and their total with all; the whole has three biases."""
+    """Both sums without a gradient, and their total with all; the whole has three biases."""
     C, compute = 64, F64 if dtype == F64 else F32
     bias = partial(zeros, dtype=compute)
     X, P = matrices(B, C, D, dtype, columns)
@@ -68,10 +68,10 @@ def anchors(kind, dtype, D=128, B=1024, *, whole=False, limited=False, columns=F
     settings = {"alpha": 32.0, "drop_similar_negatives": 0.4 if limited else None}
 
     def call():
-        with products_by(products):
-            with torch.no_grad():
-                ops.anchor_lse(X, P, sets, ops.AnchorBiases(*biases), **settings)
-            ops.anchor_loss(X, P, sets, ops.AnchorBiases(*biases), *scales, **settings).backward()
+        torch.set_float32_matmul_precision(products)
+        with torch.no_grad():
+            ops.anchor_lse(X, P, sets, ops.AnchorBiases(*biases), **settings)
+        ops.anchor_loss(X, P, sets, ops.AnchorBiases(*biases), *scales, **settings).backward()
 
     return call
 
@@ -87,10 +87,10 @@ def classes(dtype, D=128, B=1024, *, pooling="none", products="high", columns=Fa
     def call():
         proxies = P if H == 1 else P.view(C, H, D)
         target = labels(B, 3) if several else labels(B)
-        with products_by(products):
-            with torch.no_grad():
-                ops.class_lse(X, proxies, target, **options)
-            sum(each.sum() for each in ops.class_lse(X, proxies, target, **options)).backward()
+        torch.set_float32_matmul_precision(products)
+        with torch.no_grad():
+            ops.class_lse(X, proxies, target, **options)
+        sum(each.sum() for each in ops.class_lse(X, proxies, target, **options)).backward()
 
     return call
 
@@ -127,8 +127,8 @@ def similar(dtype, result=None, D=128, *, B=256, C=512, products="high", columns
         X, P = (zeros(n, 128, dtype=dtype)[:, :D].requires_grad_() for n in (B, C))
 
     def call():
-        with products_by(products):
-            ops.similarity(X, P, dtype=result or dtype).sum().backward()
+        torch.set_float32_matmul_precision(products)
+        ops.similarity(X, P, dtype=result or dtype).sum().backward()
 
     return call
 
@@ -206,9 +206,6 @@ CALLS = {
     "anchors, autocast, long rows, the whole": anchors("labels", None, 512, whole=True),
     "anchors, tf32": anchors("labels", F32),
     "anchors, tf32, odd rows": anchors("labels", F32, 515),
-    "anchors, tf32x3": anchors("labels", F32, products="tf32x3"),
-    "anchors, tf32x3, long rows": anchors("labels", F32, 512, products="tf32x3"),
-    "anchors, tf32x3, the whole": anchors("labels", F32, whole=True, products="tf32x3"),
     "anchors, fp32": anchors("labels", F32, products="highest"),
     "confidences, bf16": anchors("confidences", BF16),
     "confidences, autocast, the whole": anchors("confidences", None, whole=True, limited=True),
@@ -216,7 +213,6 @@ CALLS = {
     "confidences, fp16, long rows": anchors("confidences", F16, 512),
     "confidences, tf32, long rows": anchors("confidences", F32, 512),
     "confidences, tf32, by columns": anchors("confidences", F32, 512, columns=True),
-    "confidences, tf32x3, long rows": anchors("confidences", F32, 512, products="tf32x3"),
     "logits, autocast, the whole": anchors("logits", None, whole=True, limited=True),
     "logits, fp64, the whole": anchors("logits", F64, whole=True),
     "several labels, autocast": anchors("several labels", None),
@@ -240,8 +236,6 @@ CALLS = {
     "classes, softmax, by columns": classes(F32, pooling="softmax", columns=True, **of_classes()),
     "classes, fp32": classes(F32, products="highest", **of_classes()),
     "classes, softmax, fp32": classes(F32, pooling="softmax", products="highest", **of_classes()),
-    "classes, tf32x3": classes(F32, products="tf32x3", **of_classes()),
-    "classes, softmax, tf32x3": classes(F32, pooling="softmax", products="tf32x3", **of_classes()),
     "terms, bf16": classes(BF16, 512, exclude_target=True),
     "terms, autocast": classes(None),
     "terms, bf16, odd sizes": classes(BF16, 201, 99),
@@ -272,8 +266,6 @@ CALLS = {
     "cosines, fp16, long rows": similar(F16, None, 768),
     "cosines, tf32": similar(F32, None, 512),
     "cosines, tf32, odd sizes": similar(F32, None, 99, B=99, C=1001),
-    "cosines, tf32x3": similar(F32, None, 512, products="tf32x3"),
-    "cosines, tf32x3, odd sizes": similar(F32, None, 99, B=99, C=1001, products="tf32x3"),
     "cosines, fp32": similar(F32, products="highest"),
     "rows, fp32 to bf16": rows(128, F32, BF16),
     "rows, fp32 to bf16, by columns": rows(128, F32, BF16, columns=True),
@@ -319,7 +311,7 @@ SHORT = (
     "bank, bf16",
     "filter, vmf, fp32",
 )
-FUSED = {"fused_anchor_lse", "fused_class_lse", "similarity"}  # they multiply themselves
+FUSED = {"fused_class_lse", "similarity"}  # they multiply themselves
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

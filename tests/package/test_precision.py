@@ -189,17 +189,8 @@ def test_either_setting_of_float32_products_is_read(device):
 def test_how_fused_kernels_multiply_float32():
     device = torch.device("cuda")
     assert triton_device.input_precision(device) == "ieee"
-    try:
-        triton_device.set_float32_products("tf32x3")
-        assert triton_device.input_precision(device) == "tf32x3"
-        torch.set_float32_matmul_precision("high")  # TF32 is allowed, and used
-        assert triton_device.input_precision(device) == "tf32"
-        with pytest.raises(ValueError, match=r"products='tf32': expected one of ieee, tf32x3; TF32 is allowed by"):
-            triton_device.set_float32_products("tf32")
-        torch.set_float32_matmul_precision("highest")
-        assert triton_device.input_precision(device) == "tf32x3"
-    finally:
-        triton_device.set_float32_products("ieee")
+    torch.set_float32_matmul_precision("high")  # TF32 is allowed, and used
+    assert triton_device.input_precision(device) == "tf32"
 
 
 @pytest.mark.usefixtures("settings_of_products")

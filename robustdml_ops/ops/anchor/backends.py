@@ -1,4 +1,4 @@
-"""The anchor log-sum-exp on each backend: of a chunk, and in Triton without gradients of all anchors in one launch."""
+"""The anchor log-sum-exp of a chunk on each backend."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -108,8 +108,15 @@ class TritonAnchor(TritonRows, AnchorBackend):
 
         S, sets = chunk.S, problem.sets
         c, B = S.shape
-        values = None if isinstance(sets, LabelSets) else sets.values(chunk.first, chunk.last, S.dtype)
-        by_anchor = values is not None and values.stride(0) == 1
+        values, anchor_stride, candidate_stride = None, 0, 0
+        given: dict[str, Any] = {"labels": None, "beta": 0.0, "threshold": 0.0, "ARE_LOGITS": False}
+        if isinstance(sets, LabelSets):
+            given["labels"] = sets.labels
+        else:
+            values = sets.values(chunk.first, chunk.last, S.dtype)
+            anchor_stride, candidate_stride = values.stride()
+            given |= {"beta": float(sets.beta), "threshold": float(sets.threshold), "ARE_LOGITS": sets.are_logits}
+        by_anchor = anchor_stride == 1
         parameters = epilogue_launch(B, S.dtype, values is None, by_anchor, device.tile_of("anchor_lse", S))
         grid = device.grid_of(c, parameters["BLOCK_C"])
         # Sums over anchors cross programs. Each leaves its part and torch adds the parts, in the same order every time.
@@ -124,67 +131,18 @@ class TritonAnchor(TritonRows, AnchorBackend):
                 B=B,
                 first=chunk.first,
                 **device.as_they_are_arguments(None if chunk.scale is None else chunk.V, chunk.G, parameters),
-                ARE_LOGITS=not isinstance(sets, LabelSets) and sets.are_logits,
+                anchor_stride=anchor_stride,
+                candidate_stride=candidate_stride,
+                **given,
                 **problem.label_arguments,
                 **sums.arguments(),
                 **problem.arguments(chunk.first, chunk.last, distinct=True),
-                **set_arguments(sets, values),
                 **parameters,
             )
         if bias_partials is not None and sums.dpositive_bias is not None and sums.dnegative_bias is not None:
             dpositive_bias, dnegative_bias = bias_partials.sum(0)
             sums.dpositive_bias += dpositive_bias
             sums.dnegative_bias += dnegative_bias
-
-
-def fused_forward_serves(X: Tensor, problem: AnchorProblem) -> bool:
-    """Whether the kernel takes it: not float64, several labels, logits of confidences, nor rows longer than pay."""
-    sets = problem.sets
-    if X.dtype == torch.float64 or problem.positive_bias.dtype != torch.float32 or not device.fused_pays(X):
-        return False
-    return sets.labels_each == 1 if isinstance(sets, LabelSets) else not sets.are_logits
-
-
-def fused_forward(X: Tensor, P: Tensor, problem: AnchorProblem) -> Tensor:
-    """Both log-sum-exps (2, C) of every proxy P (C, D), any scale, with unit rows X (B, D) in the operand type."""
-    from robustdml_ops.ops.anchor.kernels import fused_anchor_lse as kernel
-
-    (B, D), C, sets = X.shape, len(P), problem.sets
-    # The confidences as they are: a copy in the compute type would be of size B×C.
-    values = None if isinstance(sets, LabelSets) or sets.confidences is None else sets.confidences.t()
-    input_precision = device.input_precision(X.device)
-    vectors, tile = device.rows_are_vectors(P), device.tile_of("fused_anchor_lse", X)
-    parameters = fused_launch(B, D, X.dtype, values is None, input_precision, vectors, tile)
-    lse = problem.positive_bias.new_empty((2, C))
-    with device.current(X):
-        kernel[device.grid_of(C, parameters["BLOCK_C"])](
-            X=X,
-            P=P,
-            values=values,
-            lse_positive=lse[0],
-            lse_negative=lse[1],
-            B=B,
-            C=C,
-            row_stride=P.stride(0),
-            column_stride=P.stride(1),
-            D=D,
-            **problem.arguments(0, C, distinct=True),
-            **set_arguments(sets, values),
-            **parameters,
-        )
-    return lse
-
-
-def set_arguments(sets: LabelSets | ConfidenceSets, values: Tensor | None) -> dict[str, Any]:
-    """Arguments of both kernels that describe the sets; numbers that labels do not need are 0."""
-    anchor_stride, candidate_stride = (0, 0) if values is None else values.stride()
-    return {
-        "labels": sets.labels if isinstance(sets, LabelSets) else None,
-        "beta": 0.0 if isinstance(sets, LabelSets) else float(sets.beta),
-        "threshold": 0.0 if isinstance(sets, LabelSets) else float(sets.threshold),
-        "anchor_stride": anchor_stride,
-        "candidate_stride": candidate_stride,
-    }
 
 
 def epilogue_launch(
@@ -194,26 +152,3 @@ def epilogue_launch(
     BLOCK_B = device.block_of(B, tile["candidates"] // (4 if anchors_contiguous else 1))
     elements = tile["elements"] // (4 if compute == torch.float64 else 1 if labels and B % 16 == 0 else 2)
     return device.launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=tile["num_warps"], num_stages=1)
-
-
-def fused_launch(
-    B: int, D: int, operand: torch.dtype, labels: bool, input_precision: str, vectors: bool, tile: Mapping[str, int]
-) -> device.Launch:
-    """Tile of the fused forward: whole rows up to D = 128, else 32 columns a step; small where registers are few."""
-    exact = operand == torch.float32 and input_precision in ("ieee", "tf32x3")
-    if exact or not vectors:
-        num_warps = 4 if exact and input_precision == "ieee" else 8
-        blocks = {"BLOCK_C": 64, "BLOCK_B": 64, "BLOCK_D": 16}
-        return device.launch(**blocks, num_warps=num_warps, num_stages=2, input_precision=input_precision)
-    anchors, candidates = 64, 64
-    if labels and operand.itemsize == 2:
-        long = "" if D <= 128 else "long_"
-        anchors, candidates = tile[f"{long}anchors"], tile[f"{long}candidates"]
-    return device.launch(
-        BLOCK_C=anchors,
-        BLOCK_B=device.block_of(B, candidates),
-        BLOCK_D=device.block_of(D, 128) if D <= 128 else 32,
-        num_warps=tile["num_warps"],
-        num_stages=3 if operand.itemsize == 2 else 2,
-        input_precision=input_precision,
-    )

@@ -1,11 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The anchor log-sum-exp in Triton: the epilogue between the matrix products, and all of it in one launch."""
+"""The anchor log-sum-exp in Triton: the epilogue between the matrix products."""
 
 import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type, log_one_plus_sum
-from robustdml_ops.engine.rows.kernels import embedding_columns, inverse_row_norm, store_radial, unit_rows
+from robustdml_ops.engine.rows.kernels import inverse_row_norm, store_radial
 
 # A row's sum up to which no shift is needed: exponentials have room below the largest number, and their quotient by
 # the sum, times an upstream gradient, above the smallest.
@@ -13,10 +13,10 @@ LARGE = tl.constexpr(2.0**64)
 LOG2_E = tl.constexpr(1.4426950408889634)
 
 
-# Arguments of the kernels that go together:
+# Arguments of the kernel that go together:
 # ``given``: labels, label_weights, values, positive_bias, negative_bias, anchor_bias, drop_above, B, anchor_stride,
-# candidate_stride, alpha, beta, threshold (these three in the compute type), ARE_LOGITS, labels_each, as the kernels
-# below have them;
+# candidate_stride, alpha, beta, threshold (these three in the compute type), ARE_LOGITS, labels_each, as the kernel
+# below has them;
 # ``anchors``: rows (BLOCK_C,) int64 of values and anchor_bias, classes (BLOCK_C,) int32, and inside (BLOCK_C,) bool:
 # which rows exist.
 
@@ -215,74 +215,3 @@ def anchor_lse(
         if G is not None:
             strides = (row_stride, column_stride, G_row_stride, G_column_stride)
             store_radial(G, V, strides, D, rows, inside, inverse, tl.sum(along, axis=1), BLOCK_D)
-
-
-@triton.jit
-def fused_anchor_lse(
-    X,  # (B, D) operand dtype, contiguous, in: unit embeddings
-    P,  # (C, D) any floating type, any strides, in: proxies of any norm
-    labels,  # (B,) int64, in; None: the values tell the sets
-    values,  # (C, B) any floating type, in: confidences; None: the labels tell
-    positive_bias,  # (B,) float32, in
-    negative_bias,  # (B,) float32, in; None: the positive one
-    anchor_bias,  # (C,) float32, in; None: none
-    drop_above,  # (B,) float32, in: negatives of a larger cosine are left out; None: none
-    lse_positive,  # (C,) float32, out
-    lse_negative,  # (C,) float32, out
-    B,  # candidates, in
-    C,  # anchors, in
-    row_stride,  # of P in elements, in
-    column_stride,  # of P in elements, in
-    anchor_stride,  # of values in elements, in
-    candidate_stride,  # of values in elements, in
-    alpha: tl.float64,  # in
-    beta: tl.float64,  # in
-    threshold: tl.float64,  # in
-    D: tl.constexpr,  # columns of X and P
-    input_precision: tl.constexpr,  # of float32 operands: "ieee", "tf32x3" or "tf32"
-    BLOCK_C: tl.constexpr,  # anchors a program
-    BLOCK_B: tl.constexpr,  # candidates a step
-    BLOCK_D: tl.constexpr,  # columns a step
-):
-    """Two log-sum-exps per proxy over the batch, without a gradient: neither cosines nor unit proxies are written."""
-    rows = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
-    inside = rows < C
-    classes = rows
-    rows = rows.to(tl.int64)
-    p_rows = P + rows * row_stride
-    operand: tl.constexpr = X.dtype.element_ty
-    inverse = inverse_row_norm(p_rows, inside, D, column_stride, tl.float32, BLOCK_C, BLOCK_D)
-    if D <= BLOCK_D:
-        U = unit_rows(p_rows, inside, inverse, 0, D, column_stride, operand, BLOCK_D)
-    alpha = in_type(alpha, tl.float32)
-    beta, threshold = in_type(beta, tl.float32), in_type(threshold, tl.float32)
-    given = (
-        labels, None, values, positive_bias, negative_bias, anchor_bias, drop_above, B,
-        anchor_stride, candidate_stride, alpha, beta, threshold, False, 1,
-    )  # fmt: skip
-    anchors = (rows, classes, inside)
-
-    zeros = tl.zeros((BLOCK_C,), dtype=tl.float32)
-    max_positive, sum_positive, max_negative, sum_negative = zeros, zeros, zeros, zeros
-    for b in range(0, B, BLOCK_B):
-        columns = b + tl.arange(0, BLOCK_B)
-        if D <= BLOCK_D:
-            s = tl.dot(U, embedding_columns(X, columns, 0, B, D, BLOCK_D), input_precision=input_precision)
-        else:
-            s = tl.zeros((BLOCK_C, BLOCK_B), dtype=tl.float32)
-            for start in range(0, D, BLOCK_D):
-                u = unit_rows(p_rows, inside, inverse, start, D, column_stride, operand, BLOCK_D)
-                x = embedding_columns(X, columns, start, B, D, BLOCK_D)
-                s = tl.dot(u, x, s, input_precision=input_precision)
-        exponent, weight, positive = candidate_exponents(s, given, anchors, columns)
-        # Running maxima, from 0 on, of exponents of 2: −∞ never meets −∞.
-        new_positive = tl.maximum(max_positive, tl.max(tl.where(positive, exponent, float("-inf")), axis=1))
-        new_negative = tl.maximum(max_negative, tl.max(tl.where(positive, float("-inf"), exponent), axis=1))
-        term = weight * tl.exp2(exponent - tl.where(positive, new_positive[:, None], new_negative[:, None]))
-        sum_positive *= tl.exp2(max_positive - new_positive)
-        sum_positive += tl.sum(tl.where(positive, term, 0.0), axis=1)
-        sum_negative *= tl.exp2(max_negative - new_negative)
-        sum_negative += tl.sum(tl.where(positive, 0.0, term), axis=1)
-        max_positive, max_negative = new_positive, new_negative
-    tl.store(lse_positive + rows, log_one_plus_sum(max_positive / LOG2_E, sum_positive), mask=inside)
-    tl.store(lse_negative + rows, log_one_plus_sum(max_negative / LOG2_E, sum_negative), mask=inside)

@@ -1,4 +1,4 @@
-"""The sweep over the proxies. :func:`anchor_sweep` chooses: a fused forward, lanes, or chunks."""
+"""The sweep over the proxies. :func:`anchor_sweep` chooses lanes or chunks."""
 
 from typing import Any
 
@@ -10,13 +10,7 @@ from robustdml_ops.backends.dispatch import without_autocast
 from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, gradients_without_samples, slices_of
-from robustdml_ops.ops.anchor.backends import (
-    EagerAnchor,
-    NativeAnchor,
-    TritonAnchor,
-    fused_forward,
-    fused_forward_serves,
-)
+from robustdml_ops.ops.anchor.backends import EagerAnchor, NativeAnchor, TritonAnchor
 from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorProblem, AnchorSums, SweepResult, Wanted
 
 BACKENDS: dict[str, AnchorBackend] = {"native": NativeAnchor(), "triton": TritonAnchor(), "eager": EagerAnchor()}
@@ -52,13 +46,6 @@ def anchor_sweep(
     with without_autocast(embeddings.device):
         per_class = problem.sets.per_class
         similarities = Similarities(embeddings, proxies, compute, operand, backend, per_class, selected=selected)
-        fused = isinstance(backend, TritonAnchor) and not want.gradients
-        if fused and fused_forward_serves(similarities.X, problem):
-            lse = fused_forward(similarities.X, proxies, problem)
-            if want.lse:
-                result.lse_positive, result.lse_negative = lse
-            result.total = _add_weighted(None, upstream, lse)
-            return result
         similarities.want_gradients(want.embeddings, want.proxies, update)
         in_place = isinstance(problem.sets, LabelSets) or problem.sets.in_place(compute)
         if (

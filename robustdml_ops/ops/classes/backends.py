@@ -305,11 +305,10 @@ def fused_launch(
     B: int, D: int, operand: torch.dtype, pooled: bool, input_precision: str, vectors: bool, tile: Mapping[str, int]
 ) -> device.Launch:
     """Tile of the fused forward: whole embeddings up to D = 128; fewer classes where pooling needs registers."""
-    exact = operand == torch.float32 and input_precision in ("ieee", "tf32x3")
+    exact = operand == torch.float32 and input_precision == "ieee"
     if exact or not vectors:
-        ieee = exact and input_precision == "ieee"
-        blocks = {"BLOCK_C": 64, "BLOCK_B": 32 if ieee or (exact and pooled) else 64, "BLOCK_D": 16}
-        return device.launch(**blocks, num_warps=4 if ieee else 8, num_stages=2, input_precision=input_precision)
+        blocks = {"BLOCK_C": 64, "BLOCK_B": 32 if exact else 64, "BLOCK_D": 16}
+        return device.launch(**blocks, num_warps=4 if exact else 8, num_stages=2, input_precision=input_precision)
     return device.launch(
         BLOCK_C=tile["classes"] // (2 if pooled or operand == torch.float32 else 1),
         BLOCK_B=device.block_of(B, tile["samples"]),

@@ -331,7 +331,7 @@ def fused_class_lse(
     gamma: tl.float64,  # in
     D: tl.constexpr,  # columns of X and P
     POOLING: tl.constexpr,  # "none", "max" or "softmax"
-    input_precision: tl.constexpr,  # of float32 operands: "ieee", "tf32x3" or "tf32"
+    input_precision: tl.constexpr,  # of float32 operands: "ieee" or "tf32"
     BLOCK_C: tl.constexpr,  # classes a step
     BLOCK_B: tl.constexpr,  # samples a program
     BLOCK_D: tl.constexpr,  # columns of P a step

@@ -50,7 +50,7 @@ def similarity(
     Tensor
         (B, C); ``out`` where that is given. Products and lengths are in float32 at least (float64 if either input is),
         and rounded once, at the end; on a GPU inputs that are both of one half precision enter the product as they are,
-        float32 ones as PyTorch's setting or ``robustdml_ops.backends.triton_device.set_float32_products`` says.
+        float32 ones as PyTorch's setting says.
 
     Raises
     ------

@@ -119,8 +119,8 @@ class TritonSimilarity(TritonRows, SimilarityBackend):
 
 
 def similarity_launch(D: int, operand: torch.dtype, input_precision: str, vectors: bool) -> Launch:
-    """Tile of the product: 128 × 128 over eight warps; small for IEEE float32, threefold TF32 and unaligned rows."""
-    exact = operand == torch.float32 and input_precision in ("ieee", "tf32x3")
+    """Tile of the product: 128 × 128 over eight warps; small for IEEE float32 and unaligned rows."""
+    exact = operand == torch.float32 and input_precision == "ieee"
     block, num_stages = (64, 2) if exact or not vectors else (128, 3)
     BLOCK_D = 16 if exact else block_of(D, 32) if vectors else 32
     blocks = {"BLOCK_B": block, "BLOCK_C": block, "BLOCK_D": BLOCK_D, "GROUP": 8}

@@ -52,7 +52,7 @@ def similarity(
     BLOCK_C: tl.constexpr,  # proxies a program
     BLOCK_D: tl.constexpr,  # columns a step
     GROUP: tl.constexpr,  # row blocks that share a column block in L2
-    input_precision: tl.constexpr,  # of float32 operands: "ieee", "tf32x3" or "tf32"
+    input_precision: tl.constexpr,  # of float32 operands: "ieee" or "tf32"
 ):
     """S = cos(X, P): products of the rows as they are, divided by both lengths at the end."""
     # Programs in a column of GROUP row blocks after one another read the same proxies while they are in L2.
