@@ -40,6 +40,19 @@ def test_second_derivatives(dtype):
     torch.testing.assert_close(results[2:], results[:2], rtol=tolerance, atol=tolerance)
 
 
+def test_second_derivatives_beside_rows_of_zeros():
+    X, P, weights = (torch.randn(*shape, dtype=torch.float64) for shape in ((4, 6), (5, 6), (4, 5)))
+    X[1], P[2] = 0, 0
+    rows, columns = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 3, 4])
+    found = []
+    for x, p, w in ((X, P, weights), (X[rows], P[columns], weights[rows][:, columns])):
+        given = x.clone().requires_grad_(), p.clone().requires_grad_()
+        first = torch.autograd.grad((w * similarity(*given)).sum(), given, create_graph=True)
+        found.append((*first, *torch.autograd.grad(sum(one.square().sum() for one in first), given)))
+    for whole, without, kept in zip(*found, (rows, columns) * 2, strict=True):
+        torch.testing.assert_close(whole, torch.zeros_like(whole).index_copy(0, kept, without), rtol=1e-12, atol=1e-12)
+
+
 def beyond(op, backend):
     """A gradient of 1e3 in the direction of a row of length 1e-37, beside rows of length 1."""
     X, P, labels = torch.randn(4, 6), torch.randn(5, 6), torch.arange(4)
