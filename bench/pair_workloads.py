@@ -115,7 +115,7 @@ class PairWorkload:
 
     def products(self, of_batch: int, of_bank: int) -> Callable[[], None]:
         """The floor: ``of_batch`` products of the batch with itself and ``of_bank`` with the bank, chunk by chunk."""
-        X = self.embeddings.detach()
+        X, bank = self.embeddings.detach(), self.bank.detach()
 
         def run(others: Tensor, count: int) -> None:
             rows = min(len(X), chunk_rows(len(X), len(others) + 2 * X.shape[1], X.device))
@@ -130,7 +130,7 @@ class PairWorkload:
 
         def step() -> None:
             run(X, of_batch)
-            run(self.bank, of_bank)
+            run(bank, of_bank)
 
         return step
 

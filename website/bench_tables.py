@@ -13,6 +13,7 @@ from website.repository import ROOT
 from website.tables import table
 
 CPU = ROOT / "bench" / "results" / "cpu.json"
+ZEN = ", Zen 4"  # ends the group of a row of that processor beside those of another
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 # What tables call a row of bench/, where B is 256 unless the row says otherwise: its group, contender and peer.
 STEPS = {
@@ -120,16 +121,18 @@ def steps(titles: Iterable[str] = STEPS) -> str:
 
 def options() -> str:
     """Steps with options beside those without, measured turn by turn."""
-    rows = []
-    for row in cpu()["times"]:
-        if row["group"].startswith("options, "):
+    rows, times_of = [], cpu()["times"]
+    ratios = {(row["group"], row["contender"]): f"{row['median_s'] / row['floor_s']:.2f}" for row in times_of}
+    for row in times_of:
+        key = row["group"], row["contender"]
+        if row["group"].startswith("options, ") and not row["group"].endswith(ZEN):
             loss, _, given = row["contender"].removeprefix("robustdml/").partition(" ")
             name = {"arcface": "ArcFace", "cosface": "CosFace"}[loss]
             with_options = {"own": '`"own"`', "margins": "`margins=`", "own margins": "both"}[given]
             classes = f"{float(row['group'].split()[2].removeprefix('C=')):,.0f}"
-            times = [seconds(row["floor_s"]), seconds(row["median_s"]), f"{row['median_s'] / row['floor_s']:.2f}"]
+            times = [seconds(row["floor_s"]), seconds(row["median_s"]), ratios[key], ratios[row["group"] + ZEN, key[1]]]
             rows.append([name, classes, with_options, *times])
-    return table(["loss", "classes", "with", "a step without", "a step", "÷ without"], rows)
+    return table(["loss", "classes", "with", "a step without", "a step", "÷ without", "÷ without, Zen 4"], rows)
 
 
 def functions() -> str:

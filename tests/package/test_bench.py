@@ -104,7 +104,7 @@ def test_a_selection_of_nothing_is_an_error(bench, tmp_path, capsys):
 
 
 PROXY = ["proxy-anchor", "proxy-anchor none", "smooth dense", "smooth factored", "adaptive", "class-lse"]
-PAIRS = ["ms", "ms none", "contrastive", "memory"]
+PAIRS = ["ms", "ms none", "contrastive", "memory", "supcon", "nt-xent", "sigmoid of two towers"]
 
 
 def on_meta(tensors):
@@ -121,6 +121,7 @@ def test_steps_over_proxies(name):
 
 @pytest.mark.parametrize("name", [f"robustdml/{loss}" for loss in PAIRS])
 def test_steps_over_pairs(name):
-    workload = PairWorkload(PairShape(8, 4, 16 if "memory" in name else 0, wrong=50), "meta")
+    bank = 16 if "memory" in name else 8 if "towers" in name else 0
+    workload = PairWorkload(PairShape(8, 4, bank, wrong=50), "meta")
     assert on_meta(workload.contender(name)())
     workload.products(3, 2)()
