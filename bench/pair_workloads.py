@@ -76,7 +76,7 @@ class PairWorkload:
             "robustdml/nt-xent": lambda: NTXentLoss()(X, y),
             "reference/supcon": lambda: supcon_loss(X, y),
             "robustdml/memory": lambda: MemoryContrastiveLoss()(X, y, None, *bank),
-            "robustdml/sigmoid of two towers": lambda: SigmoidLoss()(X, self.bank.requires_grad_()),
+            "robustdml/sigmoid of two towers": lambda: SigmoidLoss().to(X.device)(X, self.bank.requires_grad_()),
         }
         loss = losses[name] if name in losses else self.beside_the_peer(name)
 
