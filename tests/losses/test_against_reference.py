@@ -61,18 +61,6 @@ def test_low_precision_inputs_are_summed_in_float32(name, dtype):
         )
 
 
-@pytest.mark.parametrize("name", MATRIX_NAMES + BANK_NAMES)
-def test_same_bits_twice(name, backend):
-    sizes, options = ((130, 4, 32), {"m": 300}) if name in BANK_NAMES else ((130, 3000, 32), {})
-
-    def bits():
-        case = make_case(name, *sizes, dtype=torch.float32, weighted=True, backend=backend, **options)
-        loss = case.ours()
-        return [loss, *case.gradients(loss)]
-
-    assert all(torch.equal(a, b) for a, b in zip(bits(), bits(), strict=True))
-
-
 @pytest.mark.parametrize("name", ANY_PAIRS + BANK_NAMES)
 def test_weights_of_pair_losses_have_gradients(name):
     case = make_case(name, 12, 4, 5, weighted=True)

@@ -11,7 +11,7 @@ from tests.every_call import LOSSES, C, D, of_loss, random
 from tests.nightly import nightly_but
 
 # One loss of each family, and one of those without a family, in the short suite.
-SHORT = ("AdaptiveProxyAnchorLoss", "SubCenterArcFaceLoss", "MultiSimilarityLoss", "ProcSimLoss")
+SHORT = ("AdaptiveProxyAnchorLoss", "InfoNCELoss", "SubCenterArcFaceLoss", "MultiSimilarityLoss", "ProcSimLoss")
 SAMPLED = {"negative_share": 0.2, "negative_seed": 3}
 MORE = 5 * C  # classes than there are samples
 VARIANTS = LOSSES | {

@@ -158,20 +158,13 @@ def test_where_the_batch_is_larger_than_the_classes_all_take_part(name):
 
 
 @every
-def test_a_share_of_1_is_all_classes_and_nothing_else(name):
+def test_a_share_of_1_and_evaluation_take_all_classes(name):
     X, y = batch()
-    loss_function = build(name, negative_share=1)
+    loss_function, evaluated = build(name, negative_share=1), build(name, **SHARED).eval()
     assert loss_function.negatives is None
     assert loss_function.state_dict().keys() == build(name).state_dict().keys()
-    assert loss_function(X, y) == build(name)(X, y)
-
-
-def test_evaluation_takes_all_classes_and_no_step():
-    X, y = batch()
-    loss_function = build("arcface", **SHARED)
-    assert loss_function.eval()(X, y) == build("arcface")(X, y)
-    assert loss_function.negatives.state.tolist() == [3, 0]
-    assert loss_function.get_logits(X).shape == (B, C)
+    assert loss_function(X, y) == evaluated(X, y) == build(name)(X, y)
+    assert evaluated.negatives.state.tolist() == [3, 0]
 
 
 @every

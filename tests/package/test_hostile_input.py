@@ -161,11 +161,13 @@ def test_settings_of_ops_that_are_no_numbers(name):
 
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if list(LOSSES[name].make().parameters())])
+@pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
-def test_parameters_that_are_not_finite(name, bad):
+def test_parameters_that_are_not_finite(name, bad, reduction, backend):
     """The message says which row, or which parameter."""
     call = LOSSES[name]
     module = call.make()
+    module.reduction, module.backend = reduction, backend
     with torch.no_grad():
         for parameter in module.parameters():
             flat = parameter.view(-1) if parameter.is_contiguous() else parameter.t().view(-1)
