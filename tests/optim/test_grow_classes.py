@@ -146,13 +146,6 @@ def test_the_rows_of_a_dropped_class_leave_the_bank():
     assert bank.counts.tolist() == [2, 4]
 
 
-def test_initial_proxies_of_another_type_are_converted():
-    loss = ProxyAnchorLoss(OLD, D)
-    grow_classes(loss, None, OLD + 1, init=torch.full((1, D), 0.5, dtype=torch.bfloat16))
-    assert loss.proxies.dtype == torch.float64
-    assert loss.proxies[OLD].tolist() == [0.5] * D
-
-
 def test_new_classes_start_at_the_mean_of_their_embeddings():
     for dtype in (torch.float64, torch.bfloat16):
         loss = ArcFaceLoss(OLD, D)

@@ -143,15 +143,6 @@ def test_seeds_and_updates_have_random_numbers_of_their_own():
     assert not torch.equal(weights(1, 1), weights(1, 2))
 
 
-def test_types_of_buffers_outlive_half():
-    paced = torch.nn.Sequential(BalancedSelfPaced(torch.tensor([0, 0, 1]))).half()[0]
-    assert (paced.sample_weights.dtype, paced.lam.dtype, paced.iteration.dtype) == (
-        torch.float32,
-        torch.float64,
-        torch.int64,
-    )
-
-
 def test_batches_stand_in_for_the_whole():
     """The whole training set as one batch gives the exact terms; what no batch had is left alone."""
     embeddings, labels, _ = clusters()

@@ -8,7 +8,7 @@ import torch
 from states import load_saved
 from torch.optim.swa_utils import AveragedModel
 
-from robustdml_ops.robust import PRISM, BalancedSelfPaced, MemoryBank
+from robustdml_ops.robust import PRISM, BalancedSelfPaced, LabelCorrection, MemoryBank, VmfClasses
 from tests.every_call import LOSSES
 
 B, C, D = 12, 4, 6
@@ -67,10 +67,14 @@ def test_a_filter_without_memory_goes_on_with_a_loaded_state(load, name):
         assert all(torch.equal(one, two) for one, two in zip(result, expected, strict=True))
 
 
-def test_every_buffer_is_saved():
-    filters = [*map(made, FILTERS), MemoryBank(C, D, 9), BalancedSelfPaced(torch.arange(9) // 3)]
+def test_every_buffer_is_saved_and_those_of_filters_keep_their_types():
+    filters = [*map(made, FILTERS), MemoryBank(C, D, 9, num_samples=4), BalancedSelfPaced(torch.arange(9) // 3)]
     for module in (*filters, *(call.make() for call in LOSSES.values())):
         assert {name for name, _ in module.named_buffers()} <= module.state_dict().keys()
+    for module in (*filters, VmfClasses(2, 2), LabelCorrection(8)):
+        types = {name: buffer.dtype for name, buffer in module.named_buffers()}
+        torch.nn.Sequential(module).half()
+        assert types == {name: buffer.dtype for name, buffer in module.named_buffers()}
 
 
 def test_an_averaged_memory_warns():

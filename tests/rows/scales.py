@@ -8,7 +8,6 @@ from robustdml_ops.ops import (
     anchor_loss,
     anchor_lse,
     class_lse,
-    nearest,
     pair_hinge,
     pair_lse,
     similarity,
@@ -131,13 +130,3 @@ def check_value(name, dtype, scale, which, backend, device="cpu"):
     exact, scaled, _ = _matrices(dtype, scale, which, device)
     value = OPS[name](*scaled, backend)
     torch.testing.assert_close(value.cpu().double(), OPS[name](*exact, "eager"), rtol=2e-5, atol=2e-5)
-
-
-def check_nearest(dtype, scale, which, backend, device="cpu"):
-    """The nearest rows of a gallery of any length are those of the unit rows."""
-    exact, scaled, factors = _matrices(dtype, scale, which, device)
-    expected, found = nearest(*exact, 4, backend="eager"), nearest(*scaled, 4, backend=backend)
-    tolerance = 2e-6 if dtype == torch.float32 else 1e-12
-    torch.testing.assert_close(found.values.cpu().double(), expected.values, rtol=tolerance, atol=tolerance)
-    known = factors[0][:, 0] != 0  # a zero row has cosine 0 with all
-    assert torch.equal(found.indices.cpu()[known], expected.indices[known])

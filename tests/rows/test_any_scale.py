@@ -18,12 +18,6 @@ def test_values_and_gradients(name, dtype, scale, backend, small_chunks):
         scales.check(name, dtype, scale, which, backend, columns=which in ("both", "proxies"))
 
 
-@pytest.mark.parametrize(("dtype", "scale"), EVERY_SCALE, ids=str)
-def test_nearest(dtype, scale, backend):
-    for which in scales.WHICH:
-        scales.check_nearest(dtype, scale, which, backend)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_second_derivatives(dtype):
     """Of 1 / length²: of rows whose gradient's gradient is within the type."""

@@ -71,17 +71,6 @@ def test_sorted_galleries(order, backend):
     assert torch.equal(found.indices[0, 10:], places.argsort()[10:1200])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_threads_change_nothing(dtype, threads):
-    queries, gallery, results = torch.randn(50, 2).sign().to(dtype), torch.randn(2000, 2).round().to(dtype), []
-    for count in (1, 3, 3):
-        threads(count)
-        results.append(nearest(queries, gallery, 10, backend="native"))
-    for other in results[1:]:
-        assert torch.equal(other.values, results[0].values)
-        assert torch.equal(other.indices, results[0].indices)
-
-
 def test_zero_rows_and_errors():
     X = torch.randn(5, 3)
     X[1] = 0
