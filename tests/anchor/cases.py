@@ -162,6 +162,7 @@ def stored_by_column():
 
 EDGES = {
     "large alpha and absent samples": large_alpha_and_absent_samples,
+    "large alpha of confidences": lambda: Case((130, 40, 17), "confidences by sample", alpha=500.0, beta=100.0),
     "one bias for both sides": one_bias_for_both_sides,
     "one upstream value": lambda: one_upstream_value(True, True),
     "one upstream value for positives": lambda: one_upstream_value(True, False),

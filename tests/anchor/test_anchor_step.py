@@ -85,26 +85,18 @@ def test_proxies_changed_before_backward_are_refused(calls):
     assert calls.taken == 1
 
 
-def nan_embedding(loss_function, X, y):
-    X.data[2, 1] = torch.nan
+SPOILT = {
+    "an embedding": lambda loss_function, X, y: X.data[2].fill_(torch.nan),
+    "a proxy": lambda loss_function, X, y: loss_function.proxies.data[5].fill_(torch.inf),
+    "a label": lambda loss_function, X, y: y[1:2].fill_(loss_function.num_classes),
+    "alpha": lambda loss_function, X, y: setattr(loss_function, "alpha", -1),
+}
 
 
-def infinite_proxy(loss_function, X, y):
-    loss_function.proxies.data[5, 0] = torch.inf
-
-
-def wrong_label(loss_function, X, y):
-    y[1] = loss_function.num_classes
-
-
-def wrong_alpha(loss_function, X, y):
-    loss_function.alpha = -1
-
-
-@pytest.mark.parametrize("spoil", [nan_embedding, infinite_proxy, wrong_label, wrong_alpha])
-def test_errors_of_the_general_way(calls, spoil):
+@pytest.mark.parametrize("what", SPOILT)
+def test_errors_of_the_general_way(calls, what):
     given, messages = inputs(), []
-    spoil(*given)
+    SPOILT[what](*given)
     for calls.allowed in (False, True):
         with pytest.raises((ValueError, IndexError)) as error:
             given[0](*given[1:])

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from robustdml_ops.distributed import leave_out_of_ddp, shard_classes
@@ -16,7 +15,7 @@ from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.optim import ProxyAdamW
 from robustdml_ops.robust import PRISM, BalancedSelfPaced, MemoryBank
 from tests.distributed.cases_prism import same_state
-from tests.distributed.cases_training import batches, network
+from tests.distributed.cases_training import assert_trained_alike, batches, network
 from tests.distributed.worlds import CLASSES, case, register
 
 C, D = CLASSES, 6
@@ -57,10 +56,7 @@ def trained(wrap, place):
     many = shard(copy.deepcopy(one), place)
     train(place, one, slice(None))
     train(place, wrap(many, place), place.own)
-    for parameter, other in zip(one.network.parameters(), many.network.parameters(), strict=True):
-        whole = other.full_tensor() if isinstance(other, DTensor) else other
-        torch.testing.assert_close(whole, parameter, rtol=0, atol=1e-9)
-    torch.testing.assert_close(many.loss.proxies.full_tensor(), one.loss.proxies, rtol=0, atol=1e-9)
+    assert_trained_alike(one.loss, many.loss, one.network, many.network)
     same_state(one.prism, many.prism)
 
 

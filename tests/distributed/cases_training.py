@@ -66,7 +66,7 @@ def steps(place, backbone, loss, part, kind):
         optimizer.zero_grad()
 
 
-def assert_trained_alike(place, one, many, backbone, wrapped):
+def assert_trained_alike(one, many, backbone, wrapped):
     for (name, parameter), sharded in zip(one.named_parameters(), many.parameters(), strict=True):
         expected = one.by_class(name, parameter) if name == "fc" else parameter
         torch.testing.assert_close(sharded.full_tensor(), expected, rtol=0, atol=1e-9)
@@ -80,7 +80,7 @@ def trained(place, wrap, name, kind):
     wrapped, many = wrap(network(), place), shard_classes(copy.deepcopy(one), place.mesh)
     steps(place, backbone, one, slice(None), kind)
     steps(place, wrapped, many, place.own, kind)
-    assert_trained_alike(place, one, many, backbone, wrapped)
+    assert_trained_alike(one, many, backbone, wrapped)
 
 
 def ddp(module, place):

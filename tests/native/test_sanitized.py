@@ -46,15 +46,6 @@ def sanitized():
     return runner("libasan.so", ["sanitized", "-DROBUSTDML_SANITIZE=ON", "-DROBUSTDML_EMULATE_CUDA=ON"], **changes)
 
 
-@pytest.fixture(scope="module")
-def watched():
-    """Runs Python with a module whose memory ThreadSanitizer watches."""
-    if "FUZZ_CASES" not in os.environ:
-        pytest.skip("it takes a minute to compile: make sanitize runs it")
-    # Threads of PyTorch's own OpenMP library would be races to it, which does not know its locks.
-    return runner("libtsan.so", ["watched", "-DROBUSTDML_SANITIZE_THREADS=ON"], OMP_NUM_THREADS="1")
-
-
 def runner(library, build, **changes):
     reason = native_builds.missing_tools()
     if reason:
@@ -90,5 +81,8 @@ def test_sweeps_are_clean(sanitized):
     passes(sanitized, "wrong_calls or eager or random_rounding or refused", SWEEPS)
 
 
-def test_losses_in_several_threads_do_not_race(watched):
+@pytest.mark.skipif("FUZZ_CASES" not in os.environ, reason="it takes a minute to compile: make sanitize runs it")
+def test_losses_in_several_threads_do_not_race():
+    # Threads of PyTorch's own OpenMP library would be races to it, which does not know its locks.
+    watched = runner("libtsan.so", ["watched", "-DROBUSTDML_SANITIZE_THREADS=ON"], OMP_NUM_THREADS="1")
     passes(watched, "eager", ["package/test_concurrency.py"])

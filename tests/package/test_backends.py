@@ -14,11 +14,6 @@ CPU, F32 = torch.device("cpu"), torch.float32
 NATIVE, EAGER = BACKENDS["native"], BACKENDS["eager"]
 
 
-def test_cpu_takes_the_native_module():
-    assert backends.choose(BACKENDS, None, CPU, F32) is NATIVE
-    assert backends.choose(BACKENDS, "auto", CPU, torch.float64) is NATIVE
-
-
 def test_explicit_choice_and_environment(monkeypatch):
     assert backends.choose(BACKENDS, "eager", CPU, F32) is EAGER
     monkeypatch.setenv("ROBUSTDML_BACKEND", "eager")

@@ -88,11 +88,11 @@ def proxies_of(optimizer, seed):
     return train
 
 
-def sgd(module, lr):
-    return torch.optim.SGD(module.parameters(), lr)
+OPTIMIZERS = [lambda module, lr: torch.optim.SGD(module.parameters(), lr)]
+OPTIMIZERS += [optim.ProxyAdamW, optim.ProxySGD, optim.ProxyAdagrad]
 
 
-@pytest.mark.parametrize("optimizer", [sgd, optim.ProxyAdamW, optim.ProxySGD, optim.ProxyAdagrad])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_large_gradients_and_optimisers_of_two_threads_share_nothing(optimizer):
     expected = [proxies_of(optimizer, seed)() for seed in (1, 2)]
     assert not torch.equal(*expected[0], *expected[1])
@@ -128,11 +128,7 @@ def test_python_runs_while_the_native_module_computes():
         assert seen > 3
 
 
-def pickled(module):
-    return pickle.loads(pickle.dumps(module))
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_copy_made_midway_goes_on_as_the_original_does(name, copied):
     module = made(name)

@@ -135,23 +135,9 @@ def test_scores_alone_change_nothing():
     before = copy.deepcopy(prism)
     scores = prism.log_p_clean(X, labels)
     assert_same_state(prism, before)
-    assert torch.equal(scores, prism(X, labels).log_p_clean)
-
-
-def test_what_is_rejected_and_what_is_new():
-    X, labels = unit_batch()
-    prism = PRISM(C, D, noise_rate=1, threshold="top-r", memory_size=3)
-    assert prism(X, labels).keep.all()  # the bank is empty
-    prism.enqueue(X, labels, torch.ones(6, dtype=torch.bool))
-    known = prism.bank.counts[labels] > 0
     result = prism(X, labels)
-    assert torch.equal(result.keep, ~known)
+    assert torch.equal(scores, result.log_p_clean)
     assert result.rejected_ids is None
-    unseen = prism(X, torch.full((6,), C - 1))
-    assert unseen.keep.all()
-    assert unseen.log_p_clean.tolist() == [0] * 6
-    empty = prism(X[:0], labels[:0], sample_ids=labels[:0])
-    assert [len(part) for part in (empty.keep, empty.log_p_clean, empty.rejected_ids)] == [0, 0, 0]
 
 
 def test_embeddings_of_any_scale_and_type_and_no_gradient():
