@@ -22,8 +22,9 @@ class Case:
         pooling="none",
         H=1,
         *,
-        scale="vector",
+        scale=16,
         bias=True,
+        masked=0.2,
         exclude=False,
         normalize=True,
         K=None,
@@ -39,8 +40,8 @@ class Case:
             self.labels = torch.rand(B, C, generator=random).argsort(1)[:, :K]
             self.labels[torch.rand(self.labels.shape, generator=random) < 0.3] = ELSEWHERE
         self.upstream = normal(B), normal(*self.labels.shape)
-        self.scale = 16 * torch.rand(C, generator=random, dtype=torch.float64) if scale == "vector" else normal(1)[0]
-        self.bias = normal(C).masked_fill_(torch.rand(C, generator=random) < 0.2, -torch.inf) if bias else None
+        self.scale = normal(1)[0] if scale is None else scale * torch.rand(C, generator=random, dtype=torch.float64)
+        self.bias = normal(C).masked_fill_(torch.rand(C, generator=random) < masked, -torch.inf) if bias else None
         self.settings = {"target_bias": 0.3, "exclude_target": exclude, "centers": H, "pooling": pooling}
         self.settings |= {"gamma": 0.2, "normalize": normalize}
         self.drop = None if drop is None else torch.linspace(drop - 0.2, drop + 0.2, B, dtype=torch.float64)
@@ -83,18 +84,6 @@ class Case:
             assert error <= allowed, f"{name}: {error:.3g}, eager {eager_error:.3g}"
 
 
-def large_logits():
-    case = Case((9, 70, 6))
-    case.scale = case.scale * 600
-    return case
-
-
-def everything_masked():
-    case = Case((9, 70, 6), exclude=True)
-    case.bias[:] = -torch.inf
-    return case
-
-
 def a_zero_proxy_stored_by_column():
     case = Case((33, 20, 12))
     case.proxies[3] = 0
@@ -110,11 +99,11 @@ def a_proxy_of_nan(pooling, H):
 
 POOLINGS = [("none", 1), ("softmax", 1), ("max", 3), ("softmax", 3)]
 EDGES = {
-    "one scale": lambda: Case((33, 70, 24), scale="one", bias=False),
+    "one scale": lambda: Case((33, 70, 24), scale=None, bias=False),
     "without the target": lambda: Case((33, 70, 24), exclude=True),
     "proxies as they are": lambda: Case((33, 70, 24), normalize=False),
-    "large logits": large_logits,
-    "everything masked": everything_masked,
+    "large logits": lambda: Case((9, 70, 6), scale=9600),
+    "everything masked": lambda: Case((9, 70, 6), exclude=True, masked=1),
     "every negative dropped": lambda: Case((9, 70, 6), drop=-0.999, exclude=True),
     "a zero proxy stored by column": a_zero_proxy_stored_by_column,
     **{

@@ -172,8 +172,7 @@ def what_cannot_be_sharded(place):
 
 @case(2)
 def regularisers_and_reducers_of_the_peer(place):
-    peer = pytest.importorskip("pytorch_metric_learning")
-    del peer
+    pytest.importorskip("pytorch_metric_learning")
     from pytorch_metric_learning.reducers import SumReducer
     from pytorch_metric_learning.regularizers import LpRegularizer
 

@@ -97,10 +97,10 @@ def assert_same(place, one, many, mine, own):
         close(other.grad.full_tensor(), expected)
 
 
-def check(place, one, weighted=False, name="", kind=Batch, compiled=False, many=None):
+def check(place, one, weighted=False, name="", kind=Batch, compiled=False):
     """Value and all gradients of a loss on shards are those of one process; both batches."""
     mine, own = (kind(place, part, name, weighted) for part in (slice(None), place.own))
-    many = sharded(place, one) if many is None else many
+    many = sharded(place, one)
     expected, found = mine.loss(one), own.loss(torch.compile(many, backend="aot_eager") if compiled else many)
     backward_alike(place, many, 3 * found, 3 * expected)
     assert_same(place, one, many, mine, own)

@@ -54,12 +54,6 @@ class Place:
         """Samples of all processes."""
         return sum(SIZES[self.size])
 
-    def of_all(self, own: Tensor) -> Tensor:
-        """The rows of all processes."""
-        parts: list[Tensor] = [torch.empty(0)] * self.size
-        dist.all_gather_object(parts, own.detach())
-        return torch.cat(parts)
-
 
 # Cases in which a process ends, after all others of their world, and its rank.
 ENDING = {"errors.a_process_dies": 2}

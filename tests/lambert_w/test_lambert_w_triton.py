@@ -6,7 +6,7 @@ import torch
 from robustdml_ops.backends import dispatch
 from robustdml_ops.ops.lambert_w import kernels
 from robustdml_ops.ops.lambert_w.backends import BACKENDS
-from tests.lambert_w.lambert_w_against_eager import DTYPES, compare
+from tests.lambert_w.test_lambert_w_native import DTYPES, compare
 from tests.triton_here import DEVICE, MARKS
 
 # NumPy tells of overflows in lanes that are masked afterwards.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.otsu.otsu_against_eager import DTYPES, compare
+from tests.otsu.test_otsu_native import DTYPES, compare
 from tests.triton_here import DEVICE, MARKS
 
 # NumPy tells of overflows in lanes that are masked afterwards.
