@@ -11,7 +11,7 @@ from robustdml_ops.losses import AdaptiveProxyAnchorLoss, NormalizedSoftmaxLoss,
 from robustdml_ops.losses.sampling import draw_classes
 from robustdml_ops.ops import class_lse
 from robustdml_ops.optim import ProxyAdamW, ProxySGD
-from tests.optim.test_optimizers import RULES
+from tests.optim.test_optimizers import RULES, close
 from tests.storages import Storages
 
 B, C, D, H = 7, 45, 5, 3
@@ -47,10 +47,6 @@ def rows_of(P, values, classes):
     columns, centers = P.shape[0] == D, max(P.shape) // C
     rows = (classes[:, None] * centers + torch.arange(centers)).flatten()
     return (slice(None), rows) if columns and values.dim() == 2 else (rows,)
-
-
-def close(mine, exact, tolerance=1e-11):
-    torch.testing.assert_close(mine, exact, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(

@@ -127,11 +127,8 @@ def test_top_r_removes_the_lowest_and_their_ties(values, percent):
     assert (~clean).sum() >= removed
 
 
-def test_less_than_one_sample_removes_none():
-    scores = torch.tensor([-3.0, -1.0, -2.0])
-    assert top_r_threshold(scores, 0.33) == -math.inf
-    assert is_clean(scores, top_r_threshold(scores, 0.33), torch.ones(3, dtype=torch.bool)).all()
-    assert top_r_threshold(scores[:0], 0.5) == -math.inf
+def test_top_r_of_nobody_and_of_a_decimal_share():
+    assert top_r_threshold(torch.zeros(0), 0.5) == -math.inf
     assert top_r_threshold(torch.arange(100.0), 0.29) == 28  # the 29th smallest, although 0.29 · 100 < 29 in floats
 
 

@@ -1,4 +1,4 @@
-"""Comparing and saving states."""
+"""Comparing and saving states, and clusters of which some samples carry a wrong label."""
 
 import io
 
@@ -22,3 +22,14 @@ def load_saved(resumed, state):
     torch.save(state, file)
     file.seek(0)
     resumed.load_state_dict(torch.load(file))
+
+
+def clusters(classes, size, D, spread, wrong, seed=0):
+    """Rows around a unit direction for each class, their given labels, and the true ones."""
+    random = torch.Generator().manual_seed(seed)
+    directions = torch.nn.functional.normalize(torch.randn(classes, D, generator=random))
+    true = torch.arange(classes).repeat_interleave(size)
+    rows = directions[true] + spread * torch.randn(len(true), D, generator=random)
+    is_wrong = torch.rand(len(true), generator=random) < wrong
+    other = (true + torch.randint(1, classes, (len(true),), generator=random)) % classes
+    return rows, torch.where(is_wrong, other, true), true

@@ -2,32 +2,26 @@
 
 import copy
 import math
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from states import assert_same_state, load_saved, needs_gpu
+from states import clusters as clusters_of
 
 from python_ref.bspml import average_weights, next_age, self_paced_objective, self_paced_terms
 from robustdml_ops.ops import self_paced_sweep
 from robustdml_ops.robust import BalancedSelfPaced
 
-
-def clusters(classes=12, per_class=10, D=16, wrong=0.2, seed=0):
-    """Unit-scale embeddings around a direction for each class, of which some samples carry the label of another."""
-    generator = torch.Generator().manual_seed(seed)
-    directions = torch.nn.functional.normalize(torch.randn(classes, D, generator=generator))
-    true = torch.arange(classes).repeat_interleave(per_class)
-    embeddings = directions[true] + 0.08 * torch.randn(len(true), D, generator=generator)
-    is_wrong = torch.rand(len(true), generator=generator) < wrong
-    other = (true + torch.randint(1, classes, (len(true),), generator=generator)) % classes
-    return embeddings, torch.where(is_wrong, other, true), is_wrong
+clusters = partial(clusters_of, classes=12, size=10, D=16, spread=0.08, wrong=0.2)
 
 
 def test_wrong_labels_lose_their_weight_and_right_ones_keep_it():
     """By either solver, and the objective is as low."""
-    embeddings, labels, wrong = clusters()
+    embeddings, labels, true = clusters()
+    wrong = labels != true
     positive, negative = self_paced_terms(embeddings, labels)
     objectives = []
     for solver in ("stochastic", "exact"):
@@ -59,7 +53,7 @@ def test_the_balance_term_lowers_sdaw(solver):
 
 
 def test_a_stochastic_update_has_the_documented_steps():
-    embeddings, labels, _ = clusters(classes=3, per_class=4)
+    embeddings, labels, _ = clusters(classes=3, size=4)
     paced = BalancedSelfPaced(labels, 1.5, lam_max=3.0, mu=8.0, solver="stochastic", steps=200, seed=5)
     paced.update(embeddings)
     sizes = torch.bincount(labels).double()

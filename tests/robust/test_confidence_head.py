@@ -1,5 +1,6 @@
 import pytest
 import torch
+from states import clusters as clusters_of
 from torch.nn import functional
 
 from robustdml_ops.robust import ConfidenceHead
@@ -10,13 +11,8 @@ CLASSES, SIZE = 5, 12
 @pytest.fixture
 def clusters():
     """Well separated classes, and labels of which a third are wrong."""
-    generator = torch.Generator().manual_seed(0)
-    true = torch.arange(400) % CLASSES
-    centres = 3 * torch.randn(CLASSES, SIZE, generator=generator)
-    features = centres[true] + torch.randn(400, SIZE, generator=generator)
-    wrong = torch.rand(400, generator=generator) < 1 / 3
-    noisy = torch.where(wrong, (true + torch.randint(1, CLASSES, (400,), generator=generator)) % CLASSES, true)
-    return features, true, noisy, wrong
+    rows, noisy, true = clusters_of(CLASSES, 80, SIZE, spread=0.1, wrong=1 / 3)
+    return 10 * rows, true, noisy, noisy != true
 
 
 def make_head(**settings):

@@ -2,23 +2,12 @@
 
 import pytest
 import torch
-from torch.nn.functional import normalize
+from states import clusters
 
 from robustdml_ops.robust import PRISM
 from robustdml_ops.robust.prism.thresholds import CautiousThreshold, PerClassThreshold, Scores, otsu_cut, wrong_rate
 
-CLASSES, SIZE, DIM = 10, 60, 16
-
-
-def clusters(spread, wrong=0.0, size=SIZE, seed=0):
-    """Unit rows about a direction for each class, given labels, and which of them are wrong."""
-    random = torch.Generator().manual_seed(seed)
-    centres = normalize(torch.randn(CLASSES, DIM, generator=random))
-    true = torch.arange(CLASSES).repeat_interleave(size)
-    x = normalize(centres[true] + spread * torch.randn(len(true), DIM, generator=random))
-    changed = torch.rand(len(true), generator=random) < wrong
-    shift = torch.randint(1, CLASSES, (len(true),), generator=random)
-    return x, torch.where(changed, (true + shift) % CLASSES, true), changed
+CLASSES, DIM = 10, 16
 
 
 def judge(threshold, x, labels, epochs=3, batch=100):
@@ -36,7 +25,7 @@ def judge(threshold, x, labels, epochs=3, batch=100):
 
 
 def test_clean_but_hard_labels_are_kept_which_otsu_cuts():
-    x, labels, _ = clusters(spread=0.3)
+    x, labels, _ = clusters(CLASSES, 60, DIM, spread=0.3, wrong=0.0)
     always, _ = judge("otsu", x, labels)
     cautious, prism = judge("cautious", x, labels)
     assert (~always).float().mean() > 0.02
@@ -46,7 +35,8 @@ def test_clean_but_hard_labels_are_kept_which_otsu_cuts():
 
 @pytest.mark.parametrize("rate", [0.2, 0.5])
 def test_wrong_labels_are_found_and_their_share_is_estimated(rate):
-    x, labels, changed = clusters(spread=0.15, wrong=rate)
+    x, labels, true = clusters(CLASSES, 60, DIM, spread=0.15, wrong=rate)
+    changed = labels != true
     keep, prism = judge("cautious", x, labels)
     assert float(prism.wrong_share) == pytest.approx(float(changed.float().mean()), abs=0.1)
     assert (~keep[changed]).float().mean() > 0.95
