@@ -90,6 +90,7 @@ def described(value):
 def counted():
     """Count what runs within, on tensors of "meta"."""
     launches = Launches()
+    of_a_card = lambda classes, per_class, _, *temporaries: chunk_rows(classes, per_class, CUDA, *temporaries)  # noqa: E731
 
     def note(kernel, *arguments, grid, warmup, **named):
         launches.kernels[kernel.__name__] += 1
@@ -108,7 +109,8 @@ def counted():
         stack.enter_context(mock.patch.object(chunks, "memory", return_value=80 << 30))
         stack.enter_context(mock.patch.object(cards, "architecture", return_value=cards.DEFAULT))
         stack.enter_context(mock.patch.object(backends, "multiplies_bfloat16", return_value=True))
-        stack.enter_context(mock.patch.object(torch, "autocast", no_autocast))
+        # There is none on "meta".
+        stack.enter_context(mock.patch.object(torch, "autocast", return_value=contextlib.nullcontext()))
         for name, module in list(sys.modules.items()):
             if name.startswith("robustdml_ops."):
                 if hasattr(module, "has_no_values"):
@@ -118,19 +120,6 @@ def counted():
                 if hasattr(module, "chunk_rows"):
                     stack.enter_context(mock.patch.object(module, "chunk_rows", of_a_card))
                 if hasattr(module, "bytes_to_keep"):
-                    stack.enter_context(mock.patch.object(module, "bytes_to_keep", bytes_of_a_card))
+                    stack.enter_context(mock.patch.object(module, "bytes_to_keep", return_value=bytes_to_keep(CUDA)))
         stack.enter_context(launches)
         yield launches
-
-
-def no_autocast(*_, **__):
-    """There is none on "meta"."""
-    return contextlib.nullcontext()
-
-
-def of_a_card(classes, per_class, device, on_the_way=0):
-    return chunk_rows(classes, per_class, CUDA, on_the_way)
-
-
-def bytes_of_a_card(_):
-    return bytes_to_keep(CUDA)

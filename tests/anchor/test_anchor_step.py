@@ -1,5 +1,7 @@
 """The step of Proxy-Anchor without options in one native call: the bits of the general way, and its graph."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -9,23 +11,18 @@ from robustdml_ops.losses import ProxyAnchorLoss, proxy_anchor
 pytestmark = pytest.mark.skipif(native_module.matrix_product(torch.float32) == 0, reason="no lanes here")
 
 
-class Calls:
-    """Counts the steps that one native call has taken, or keeps all on the general way."""
-
-    def __init__(self, monkeypatch):
-        self.taken, self.allowed, step = 0, True, proxy_anchor.anchor_step
-
-        def counted(*arguments):
-            loss = step(*arguments) if self.allowed else None
-            self.taken += loss is not None
-            return loss
-
-        monkeypatch.setattr(proxy_anchor, "anchor_step", counted)
-
-
 @pytest.fixture
 def calls(monkeypatch):
-    return Calls(monkeypatch)
+    """Counts the steps that one native call has taken, or keeps all on the general way."""
+    seen, step = SimpleNamespace(taken=0, allowed=True), proxy_anchor.anchor_step
+
+    def counted(*arguments):
+        loss = step(*arguments) if seen.allowed else None
+        seen.taken += loss is not None
+        return loss
+
+    monkeypatch.setattr(proxy_anchor, "anchor_step", counted)
+    return seen
 
 
 def inputs(B=37, C=301, D=23, dtype=torch.float32, **settings):

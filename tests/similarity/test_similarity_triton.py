@@ -6,7 +6,7 @@ import torch
 from robustdml_ops.ops import similarity
 from robustdml_ops.ops.similarity.backends import BACKENDS
 from tests.nightly import nightly_but
-from tests.similarity.cases import assert_rows_without_a_direction, cosines, matrices
+from tests.similarity.test_similarity import assert_rows_without_a_direction, cosines, matrices
 from tests.triton_here import DEVICE, MARKS
 
 TRITON = BACKENDS["triton"]
