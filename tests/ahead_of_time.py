@@ -27,6 +27,7 @@ from tests.nightly import nightly_but  # noqa: E402
 
 RUN = JITFunction.run
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+NVDISASM = CUOBJDUMP.with_name("nvdisasm")
 # Bytes a block may use, by compute capability: CUDA C++ Programming Guide.
 SHARED_LIMIT = {80: 163 << 10, 86: 99 << 10, 89: 99 << 10, 90: 227 << 10, 100: 227 << 10, 120: 99 << 10}
 OLDER_TRITON = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 9)
@@ -118,3 +119,25 @@ def check(name, kernel, architecture, folder: Path, tensor_cores: set[str]):
     check_resources(kernel, folder, few if elementwise else 255)
     assert kernel.metadata.shared <= (48 << 10 if elementwise else SHARED_LIMIT[architecture]), name
     assert (TENSOR_CORE.get(architecture, "mma.sync") in kernel.asm["ptx"]) == (name in tensor_cores), name
+
+
+def loops(compiled, folder: Path) -> list[list[str]]:
+    """The instructions of each innermost loop in SASS, the machine's own code, in its order."""
+    if not NVDISASM.exists():
+        pytest.skip("nvdisasm is not installed: this Triton does not bring it")
+    cubin = folder / "counted.cubin"
+    cubin.write_bytes(compiled.asm["cubin"])
+    listing = subprocess.run([str(NVDISASM), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+    instructions, labels, found = [], {}, []
+    for line in listing.splitlines():
+        if label := re.match(r"\s*(\.L\w+):", line):
+            labels[label[1]] = len(instructions)
+        elif instruction := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.+?)\s*;", line):
+            instructions.append(instruction[1])
+            target = re.search(r"\bBRA\b.*\((\.L\w+)\)", instruction[1])
+            first = labels.get(target[1]) if target else None
+            if first is not None and first < len(instructions) - 1:  # one that leaps to itself ends the code
+                found.append((first, len(instructions)))
+    # Leaps back to what was moved out of the way look like loops around others.
+    inner = [loop for loop in found if not any(loop != other and loop[0] <= other[0] < loop[1] for other in found)]
+    return [instructions[first:end] for first, end in sorted(inner)]

@@ -17,7 +17,6 @@ LOSSES = {
     "soft-triple": (SoftTripleLoss, pml.SoftTripleLoss),
     "subcenter-arcface": (SubCenterArcFaceLoss, pml.SubCenterArcFaceLoss),
 }
-both = pytest.mark.parametrize(("ours", "theirs"), LOSSES.values(), ids=LOSSES)
 
 
 def batches(steps):
@@ -64,7 +63,7 @@ def test_gradient_that_the_sweep_wrote_becomes_grad(op, dtype, backend, small_ch
     torch.testing.assert_close(W.grad.t(), rows.grad, rtol=tolerance, atol=8 * tolerance)
 
 
-@both
+@pytest.mark.parametrize(("ours", "theirs"), LOSSES.values(), ids=LOSSES)
 @pytest.mark.parametrize("fused", [True, False])
 def test_optimiser_resumed_from_the_peers_checkpoint_goes_on_as_the_peers(ours, theirs, fused):
     mine, other = ours(C, D), theirs(num_classes=C, embedding_size=D)

@@ -81,13 +81,10 @@ def made(name, **options):
     return LOSSES[name][0](reduction="none", **options).double()
 
 
-def matrix(module):
-    rows = module.proxies if module.matrix_name == "proxies" else getattr(module, module.matrix_name).t()
-    return rows if module.centers is None else rows.reshape(C, module.centers, D)
-
-
 def dense(name, module, X, labels, weights, drop):
-    s = pooled_similarity(X, matrix(module), *POOLING.get(name, ()))
+    rows = module.proxies if module.matrix_name == "proxies" else getattr(module, module.matrix_name).t()
+    centers = rows if module.centers is None else rows.reshape(C, module.centers, D)
+    s = pooled_similarity(X, centers, *POOLING.get(name, ()))
     _, scale, moved = LOSSES[name]
     if drop == "own":
         known = s.detach().gather(1, labels.clamp(min=0)).masked_fill(labels < 0, -torch.inf).amax(1)

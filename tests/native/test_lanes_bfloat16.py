@@ -19,20 +19,12 @@ B, C, D = 37, 301, 23
 BF16, F32 = torch.bfloat16, torch.float32
 
 
-def confidences():
-    return torch.rand(B, C)
-
-
-def factored():
-    return torch.randn(B, 5), torch.randn(C, 5), torch.randn(C)
-
-
 CASES = {
     "proxy-anchor": (ProxyAnchorLoss, {}, lambda: torch.randint(C, (B,))),
     "proxy-anchor none": (ProxyAnchorLoss, {"reduction": "none"}, lambda: torch.randint(C, (B,))),
     "sampled": (ProxyAnchorLoss, {"negative_share": 0.3}, lambda: torch.randint(C, (B,))),
-    "smooth dense": (SmoothProxyAnchorLoss, {}, confidences),
-    "smooth factored": (SmoothProxyAnchorLoss, {}, factored),
+    "smooth dense": (SmoothProxyAnchorLoss, {}, lambda: torch.rand(B, C)),
+    "smooth factored": (SmoothProxyAnchorLoss, {}, lambda: (torch.randn(B, 5), torch.randn(C, 5), torch.randn(C))),
     "proxy-nca": (ProxyNCALoss, {}, lambda: torch.randint(C, (B,))),
 }
 
@@ -95,19 +87,16 @@ def test_within_the_rounding_of_bfloat16(case, types, autocast, threads):
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_float32_where_onednn_is_off(case):
-    """And where proxies lie by columns, which the kernel does not read."""
+def test_float32_where_onednn_is_off(case, monkeypatch):
+    """And where it is faster, or where proxies lie by columns, which the kernel does not read."""
     of_float32 = step(case, F32, F32)
+    with monkeypatch.context() as patch:
+        patch.setattr(native_module, "bfloat16_pays", lambda: False)
+        assert all(map(torch.equal, step(case, F32, F32, autocast=True), of_float32))
     with torch.backends.mkldnn.flags(enabled=False):
         assert all(map(torch.equal, step(case, F32, F32, autocast=True), of_float32))
     loss = case[0]
     loss.proxies = torch.nn.Parameter(loss.proxies.detach().t().contiguous().t())
-    assert all(map(torch.equal, step(case, F32, F32, autocast=True), step(case, F32, F32)))
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_float32_where_it_is_faster(case, monkeypatch):
-    monkeypatch.setattr(native_module, "bfloat16_pays", lambda: False)
     assert all(map(torch.equal, step(case, F32, F32, autocast=True), step(case, F32, F32)))
 
 

@@ -17,9 +17,8 @@ from robustdml_ops.engine.rows.backends import TritonRows
 from robustdml_ops.ops.anchor.backends import epilogue_launch
 from robustdml_ops.ops.otsu.backends import TRITON_LONGEST
 from robustdml_ops.robust import PRISM, MemoryBank
-from tests.ahead_of_time import ARCHITECTURES, check, compiling
+from tests.ahead_of_time import ARCHITECTURES, check, compiling, loops
 from tests.nightly import nightly_but
-from tests.sass import loops
 
 F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
 META = torch.device("meta")

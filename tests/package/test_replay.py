@@ -7,16 +7,15 @@ from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.robust import PRISM
 from tests.every_call import EVERY, LOSSES, first
 from tests.launches import counted
+from tests.package.test_every_call import SEQUENTIAL
 
 pytestmark = pytest.mark.usefixtures("as_in_training")
 META = torch.device("meta")
-# They count steps on the host.
-NOT_CAPTURED = {"self_paced_descent", "self_paced_sweep"}
 # In plain PyTorch near pairs are listed one by one, and the host waits for their number.
 WAITING = {("ContrastiveLoss", "eager")}
 STEPS = [
     (name, backend)
-    for name in sorted(EVERY.keys() - NOT_CAPTURED)
+    for name in sorted(EVERY.keys() - set(SEQUENTIAL))
     for backend in ("triton", "eager")
     if (name, backend) not in WAITING
 ]

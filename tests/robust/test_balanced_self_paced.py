@@ -148,20 +148,13 @@ def test_batches_stand_in_for_the_whole():
     torch.testing.assert_close(observed.positive, exact.positive)
     torch.testing.assert_close(observed.sample_weights, exact.sample_weights, rtol=0, atol=0.05)
 
-    partial = BalancedSelfPaced(labels, 0.3, 1.0, 2.6, 0.5)
+    some = BalancedSelfPaced(labels, 0.3, 1.0, 2.6, 0.5)
     ids = torch.arange(0, len(labels), 2)
-    partial.observe(embeddings[ids], ids)
-    partial.update()
-    assert (partial.sample_weights[1::2] == 1).all()
-    assert partial.sample_weights[::2].mean() < 0.5
-
-
-def test_weights_of_a_batch():
-    embeddings, labels, _ = clusters()
-    paced = BalancedSelfPaced(labels, 2.6, 1.0, 2.6, 0.5)
-    paced.update(embeddings)
-    ids = torch.tensor([5, 0, 119, 5], dtype=torch.int32)
-    assert torch.equal(paced.weights(ids), paced.sample_weights[[5, 0, 119, 5]])
+    some.observe(embeddings[ids], ids)
+    some.update()
+    assert (some.sample_weights[1::2] == 1).all()
+    assert torch.equal(some.weights(ids.int()), some.sample_weights[::2])
+    assert some.sample_weights[::2].mean() < 0.5
 
 
 BAD = {

@@ -106,11 +106,12 @@ def test_drift_after_many_updates(dtype, bound):
     assert (bank.sums - exact).norm() / exact.norm() < 2e-7
 
 
-def test_recompute_in_parts(monkeypatch):
+def test_recompute_in_parts_and_gradients_end(monkeypatch):
     monkeypatch.setattr(memory_bank, "_RECOMPUTE_ROWS", 4)
     bank = MemoryBank(C, D, capacity=23)
     features, labels, _, _ = batch_of(19, torch.Generator().manual_seed(0))
-    bank.enqueue(features, labels)
+    bank.enqueue(features.requires_grad_(), labels.int())
+    assert not (bank.sums.requires_grad or bank.features.requires_grad)
     sums, counts = bank.sums.clone(), bank.counts.clone()
     bank.sums.fill_(7)
     bank.recompute()
@@ -199,13 +200,6 @@ def test_buffers_keep_their_types():
     assert MemoryBank(2, 2, 3, torch.bfloat16).double().features.dtype == torch.bfloat16
     with pytest.raises(ValueError, match=r"holds torch.bfloat16 and this one torch.float32: .*dtype=torch.bfloat16"):
         MemoryBank(2, 2, 3, num_samples=4).load_state_dict(MemoryBank(2, 2, 3, torch.bfloat16).state_dict())
-
-
-def test_gradients_end_at_the_bank():
-    bank, features = MemoryBank(2, 2, 3), torch.ones(2, 2, requires_grad=True)
-    bank.enqueue(features, torch.tensor([0, 1], dtype=torch.int32))
-    assert not bank.sums.requires_grad
-    assert not bank.features.requires_grad
 
 
 def test_a_row_too_large_for_the_type_of_the_bank():

@@ -11,8 +11,8 @@ from python_ref.bspml import self_paced_gradient, self_paced_objective
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.engine.random_words import random_words
 from robustdml_ops.ops import self_paced_descent, self_paced_sweep
+from tests.robust.states import needs_gpu
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 random_cases = settings(max_examples=25, deadline=None, derandomize=True)
 
 
