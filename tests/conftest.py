@@ -106,14 +106,6 @@ def backend(request):
     return request.param
 
 
-@pytest.fixture(params=["cpu", "cuda"])
-def place(request):
-    """Where tensors are: tests of whole calls run on a GPU as they do on the CPU."""
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return torch.device(request.param)
-
-
 @pytest.fixture
 def no_waiting():
     """A context in which an operation that waits for the GPU raises."""

@@ -24,11 +24,6 @@ def batches(steps):
     return [(torch.randn(B, D, generator=generator), torch.randint(C, (B,), generator=generator)) for _ in range(steps)]
 
 
-def parameter_of(loss_function):
-    (parameter,) = loss_function.parameters()
-    return parameter
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("op", ["class_lse", "pooled", "anchor_loss", "similarity"])
 def test_gradient_that_the_sweep_wrote_becomes_grad(op, dtype, backend, small_chunks, monkeypatch):
@@ -80,4 +75,4 @@ def test_optimiser_resumed_from_the_peers_checkpoint_goes_on_as_the_peers(ours, 
     optimizers[0].load_state_dict(copy.deepcopy(optimizers[1].state_dict()))
     for loss_function, optimizer in zip((mine, other), optimizers, strict=True):
         train(loss_function, optimizer, batches(40)[20:])
-    torch.testing.assert_close(parameter_of(mine), parameter_of(other), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close([*mine.parameters()], [*other.parameters()], rtol=1e-4, atol=1e-5)

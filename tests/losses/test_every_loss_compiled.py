@@ -22,7 +22,6 @@ VARIANTS = LOSSES | {
     "ProcSimLoss, mean": of_loss(lambda: losses.ProcSimLoss(C, D, dml="proxy-nca", threshold="mean")),
     "ProcSimLoss, gmm": of_loss(lambda: losses.ProcSimLoss(C, D, dml="proxy-nca", threshold="gmm")),
 }
-every_loss = pytest.mark.parametrize("name", nightly_but(SHORT, LOSSES))
 
 
 def results(function, call, inputs):
@@ -68,7 +67,7 @@ def test_compiled(name, training, dynamic):
     ],
 )
 @pytest.mark.filterwarnings("ignore:(Attempted to insert a get_attr Node|Node lifted_)")  # of 2.6, its own
-@every_loss
+@pytest.mark.parametrize("name", nightly_but(SHORT, LOSSES))
 def test_exported(name, training, strict):
     """For batches of one size; traced by PyTorch's compiler (``strict``), also for batches of any size."""
     if strict and torch.__version__.startswith("2.6."):

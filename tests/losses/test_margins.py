@@ -12,17 +12,6 @@ B, C, D = 23, 7, 5
 LOSSES = {"cosface": (CosFaceLoss, 0.25), "arcface": (ArcFaceLoss, 30.0), "centres": (SubCenterArcFaceLoss, 30.0)}
 
 
-class Constant(nn.Module):
-    """The same margin for each sample, as a module."""
-
-    def __init__(self, margin, dtype):
-        super().__init__()
-        self.margin, self.dtype = margin, dtype
-
-    def forward(self, embeddings, labels):
-        return torch.full(labels.shape, self.margin, dtype=self.dtype)
-
-
 def batch(dtype=torch.float64):
     torch.manual_seed(2)
     return torch.randn(B, D, dtype=dtype).requires_grad_(), torch.randint(C, (B,))
@@ -49,7 +38,6 @@ def test_a_constant_is_one_number_bit_for_bit(name, dtype):
     for found in (
         value_and_gradients(made(kind, of_classes, dtype), dtype),
         value_and_gradients(made(kind, nn.Parameter(of_classes), dtype), dtype),
-        value_and_gradients(made(kind, Constant(margin, dtype), dtype), dtype),
         value_and_gradients(made(kind, 0.0, dtype), dtype, margins=of_samples),
     ):
         assert all(map(torch.equal, found, expected))

@@ -4,6 +4,10 @@ import math
 from fractions import Fraction
 from typing import NamedTuple
 
+import torch
+
+ERROR = {torch.float32: 2.5e-7, torch.float64: 4e-15}  # of thresholds and means, relative to the largest value
+
 
 class Cut(NamedTuple):
     between: list[Fraction | None]  # of the cut after the i-th, at i; None where it is not allowed

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from robustdml_ops.ops import confidence, otsu_confidence, otsu_threshold
 from tests.nightly import nightly_but
-from tests.otsu.otsu_oracle import check
+from tests.otsu.otsu_oracle import ERROR, check
 
 CPU_BACKENDS = ("native", "eager")
 DTYPES = [torch.float64, torch.float32]
-ERROR = {torch.float32: 2.5e-7, torch.float64: 4e-15}
 
 
 def rows_of(cut):

@@ -7,10 +7,9 @@ import torch
 from robustdml_ops.ops import otsu_confidence, otsu_threshold
 from robustdml_ops.ops.lambert_w.backends import BACKENDS as LAMBERT_W
 from robustdml_ops.ops.otsu import BACKENDS
-from tests.otsu.otsu_oracle import check, exact_cut
+from tests.otsu.otsu_oracle import ERROR, check, exact_cut
 
 DTYPES = (torch.float32, torch.float64)
-ERROR = {torch.float32: 2.5e-7, torch.float64: 4e-15}  # of thresholds and means, relative to the largest value
 
 
 def compare(backend, dtype, device, lengths):

@@ -139,12 +139,8 @@ def test_chunks_stay_within_the_cache(device, on_card):
         # Beyond the cache, few rows that keep the products going.
         size = rows * per_class * 4
         assert rows == 64 or size <= 32 * MB or (rows <= 256 and size <= 128 * MB)
-
-
-def test_the_cpu_takes_chunks_of_its_cache():
-    for per_class in PER_CLASS:
-        for number in (0, 10**6):
-            assert chunk_rows(number, per_class, CPU, 10**6) == cache_rows(per_class, CPU)
+        for number in (0, 10**6) if device is CPU else ():
+            assert chunk_rows(number, per_class, CPU, 10**6) == rows
 
 
 @pytest.mark.parametrize("number", [1, 63, 64, 65, 11_318, 10**5, 10**6, 10**7])

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.every_call import EVERY, LOSSES, OPS, PUBLIC_LOSSES, PUBLIC_OPS, first
+from tests.robust.states import needs_gpu
 
 
 def test_every_public_name_has_a_call():
@@ -26,6 +27,7 @@ def value_and_gradients(name, place, compiled=False):
 SEQUENTIAL = ("self_paced_descent", "self_paced_sweep")  # work on the host, value by value
 
 
+@pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=needs_gpu)])
 @pytest.mark.parametrize("name", EVERY)
 def test_a_gpu_finds_what_the_cpu_does(name, place):
     """In float64, finite and not 0; also through the registered ops, which stand in compiled graphs."""
@@ -39,6 +41,6 @@ def test_a_gpu_finds_what_the_cpu_does(name, place):
     if name not in SEQUENTIAL:
         found.append(value_and_gradients(name, place, compiled=True))
     for result, gradients in found:
-        assert result.device.type == place.type
+        assert result.device.type == place
         for mine, theirs in zip((result, *gradients), (expected[0], *expected[1]), strict=True):
             torch.testing.assert_close(mine.cpu(), theirs)

@@ -186,3 +186,5 @@ def test_what_a_similarity_does_not_have():
         _ = prism.bank
     with pytest.raises(RuntimeError, match="has no kappa"):
         _ = prism.kappa
+    with pytest.raises(RuntimeError, match="cautious"):
+        _ = prism.wrong_share

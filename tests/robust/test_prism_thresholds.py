@@ -133,9 +133,3 @@ def test_the_estimate_is_the_mean_of_the_last_batches():
         threshold(scores, torch.zeros(10, dtype=torch.int64))
     # Twice 0.5 and twice 0; the first batch is forgotten.
     assert float(threshold.wrong_rate) == 0.5
-
-
-def test_only_the_cautious_cut_has_an_estimate():
-    prism = PRISM(4, 8, "vmf", threshold="otsu", memory_size=10, vmf_start=0)
-    with pytest.raises(RuntimeError, match="cautious"):
-        prism.wrong_share  # noqa: B018

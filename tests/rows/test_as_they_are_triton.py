@@ -70,34 +70,23 @@ def anchors(sets, X, P, labels, backend, compute, operand, update=None):
     return [value for name, value in vars(result).items() if value is not None and name != "total"]
 
 
-def classes(pooling, X, P, labels, backend, compute, operand, update=None):
+def classes(pooling, X, P, labels, backend, compute, operand, update=None, keeps=False):
+    """With ``keeps`` of one scale, and from the terms that forward kept, but in float64."""
     H = 1 if pooling == "none" else 3
     generator = torch.Generator().manual_seed(2)
     draw = lambda n: torch.rand(n, generator=generator, dtype=F64).to(X.device, compute)  # noqa: E731
-    n = C if update is None else len(update.rows)
-    settings = {"target_bias": 0.3, "exclude_target": False, "centers": H, "pooling": pooling, "gamma": 0.2}
-    problem = ClassProblem(LabelSets.of(labels % (n // H)), 8 * draw(n // H), draw(n // H), normalize=True, **settings)
-    rows = None if update is None else update.rows
-    results = class_sweep(X, P, problem, CLASSES[backend], operand, True, rows)
-    upstream = draw(len(X)), draw(len(X))
-    given = (problem, results, upstream, CLASSES[backend], operand, (True, True), update)
-    return [value for value in (*results, *class_sweep_backward(X, P, *given)) if value is not None]
-
-
-def kept(X, P, labels, backend, compute, operand, update=None):
-    """Classes of one scale, from the terms that forward kept, but in float64."""
-    draw = torch.Generator().manual_seed(2)
     rows, n = (None, C) if update is None else (update.rows, len(update.rows))
-    settings = {"target_bias": 0.3, "exclude_target": False, "centers": 1, "pooling": "none", "gamma": 1.0}
-    scale = torch.full((), 8.0, dtype=compute, device=X.device)
-    problem = ClassProblem(LabelSets.of(labels % n), scale, None, normalize=True, **settings)
-    E = X.new_empty((n, len(X)), dtype=operand) if compute == F32 else None
+    settings = {"target_bias": 0.3, "exclude_target": False, "centers": H, "pooling": pooling, "gamma": 0.2}
+    scale, bias = (8 * draw(n // H), draw(n // H)) if not keeps else (X.new_full((), 8.0, dtype=compute), None)
+    problem = ClassProblem(LabelSets.of(labels % (n // H)), scale, bias, normalize=True, **settings)
+    E = X.new_empty((n, len(X)), dtype=operand) if keeps and compute == F32 else None
     results = class_sweep(X, P, problem, CLASSES[backend], operand, True, rows, E)
-    upstream = [torch.rand(len(X), generator=draw, dtype=F64).to(X.device, compute) for _ in range(2)]
+    upstream = draw(len(X)), draw(len(X))
     given = (problem, results, upstream, CLASSES[backend], operand, (True, True), update, E)
     return [value for value in (*results, *class_sweep_backward(X, P, *given)) if value is not None]
 
 
+kept = partial(classes, "none", keeps=True)
 OPS = {f"anchors, {sets}": partial(anchors, sets) for sets in ("labels", "confidences")}
 OPS |= {f"classes, {pooling}": partial(classes, pooling) for pooling in ("none", "max", "softmax")}
 OPS["classes, kept"] = kept
