@@ -100,8 +100,6 @@ def test_types_and_layouts():
     scale, bias = torch.rand(24).double()[::2], torch.tensor(0.5).expand(12)
     expected = class_lse(X, P, y, scale=scale.float().contiguous(), bias=bias.contiguous())
     torch.testing.assert_close(class_lse(X, P, y.int(), scale=scale, bias=bias), expected, rtol=0, atol=0)
-    by_column = class_lse(X.t().contiguous().t(), P.t().contiguous().t(), y, scale=scale, bias=bias)
-    torch.testing.assert_close(by_column, expected)
     half = class_lse(X.bfloat16(), P.bfloat16(), y)
     assert half.lse.dtype == torch.float32
     exact = class_lse(X.bfloat16().float(), P.bfloat16().float(), y)

@@ -45,7 +45,8 @@ def test_blocks_of_a_page_run(page, tmp_path, monkeypatch):
     names: dict[str, object] = {}
     for block in (block for block in BLOCKS if block.page == page):
         if _reason(block):
-            _try_imports(block)
+            imports = [node for node in ast.parse(block.text).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+            exec(compile(ast.Module(imports, []), str(block), "exec"), {})
         elif block.language == "pycon":
             _try_session(block, names)
         elif block.language == "bash":
@@ -69,11 +70,6 @@ def _files(folder: Path):
         (folder / place).mkdir(parents=True, exist_ok=True)
         for name in ("a.jpg", "b.jpg"):
             Image.fromarray(random.integers(0, 255, (40, 30, 3), np.uint8)).save(folder / place / name)
-
-
-def _try_imports(block: Block):
-    imports = [node for node in ast.parse(block.text).body if isinstance(node, (ast.Import, ast.ImportFrom))]
-    exec(compile(ast.Module(imports, []), str(block), "exec"), {})
 
 
 def _try_session(block: Block, names: dict[str, object]):

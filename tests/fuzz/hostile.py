@@ -16,7 +16,6 @@ from torch import Tensor
 
 from tests.every_call import EVERY
 
-CLEAR = (ValueError, TypeError, IndexError)
 # NaN is data there: it takes no part, or is NaN in the result as well, as their docstrings say.
 NAN_IS_DATA = {
     "confidence", "superloss", "otsu_confidence", "otsu_threshold", "lambertw", "SuperLoss", "similarity",
@@ -123,7 +122,7 @@ def judge(name: str, argument: str, value: Any, how: str, error: str | None) -> 
         total = sum(t.double().sum() for t in _tensors(result) if t.requires_grad)
         if isinstance(total, Tensor):
             total.backward()
-    except CLEAR as raised:
+    except (ValueError, TypeError, IndexError) as raised:
         told = str(raised)
     if told is not None:
         _check_message(told, argument, how)

@@ -36,7 +36,6 @@ MATRIX_LOSSES = (
     ArcFaceLoss,
     SubCenterArcFaceLoss,
 )
-PAIR_LOSSES = (MultiSimilarityLoss, ContrastiveLoss, MemoryContrastiveLoss)
 WEIGHTED = {name: call for name, call in LOSSES.items() if name != "ProcSimLoss"}  # which makes its own
 
 
@@ -82,7 +81,7 @@ def test_batch(arguments, error, message):
     ],
 )
 def test_reference_set(arguments, error, message):
-    for kind in PAIR_LOSSES:
+    for kind in (MultiSimilarityLoss, ContrastiveLoss, MemoryContrastiveLoss):
         with pytest.raises(error, match=message):
             kind()(X, Y, None, *arguments)
 

@@ -10,7 +10,6 @@ from robustdml_ops.ops import ABSENT, AnchorBiases, LabelSets, anchor_lse, simil
 
 B, C, D = 12, 9, 4
 LABELS = torch.arange(B) % 5
-KINDS = (ProxyAnchorLoss, AdaptiveProxyAnchorLoss, SmoothProxyAnchorLoss, CosFaceLoss)
 
 
 def loss_of(limit, backend, **options):
@@ -108,7 +107,7 @@ def test_a_label_out_of_range_is_named_before_its_row_is_read():
         loss_of("own", None)(torch.randn(B, D).double(), torch.full((B,), C))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [ProxyAnchorLoss, AdaptiveProxyAnchorLoss, SmoothProxyAnchorLoss, CosFaceLoss])
 @pytest.mark.parametrize(("limit", "error"), [(-1, ValueError), (1.01, ValueError), ("0.4", TypeError)])
 def test_a_limit_that_is_no_cosine(kind, limit, error):
     with pytest.raises(error, match="drop_similar_negatives must"):

@@ -65,6 +65,9 @@ def test_what_a_head_may_be(tmp_path):
         kept = loss.proxies
         load_class_matrix(loss, source)
         assert loss.proxies is kept and torch.equal(kept, linear.weight)
+    loss, with_bias = ArcFaceLoss(C, D), nn.Linear(D, C)
+    load_class_matrix(loss, with_bias.state_dict(), drop_bias=True)
+    assert torch.equal(loss.W.T, with_bias.weight)
 
 
 @pytest.mark.parametrize("make", [SubCenterArcFaceLoss, SoftTripleLoss])
@@ -143,12 +146,6 @@ def test_matrices_of_another_kind(source, error, words):
     with pytest.raises(error, match=words):
         load_class_matrix(loss, source)
     assert torch.equal(loss.W, before)
-
-
-def test_a_bias_is_dropped_on_request():
-    loss, linear = ArcFaceLoss(C, D), nn.Linear(D, C)
-    load_class_matrix(loss, linear.state_dict(), drop_bias=True)
-    assert torch.equal(loss.W.T, linear.weight)
 
 
 @pytest.mark.parametrize(

@@ -51,14 +51,11 @@ def test_an_earlier_result_is_shown_again(bench, tmp_path, capsys):
     assert "8 MB" in text
     assert (tmp_path / "out" / "bench.md").read_text() in text
     assert (tmp_path / "out" / "bench.png").stat().st_size > 1000
+    of_a_wheel = {**CONTENT, "commit_info": {"id": "unversioned", "dirty": False}}
+    assert suite.machine(of_a_wheel).endswith("robustdml_ops 0.1.0")
     path.write_text("{")
     assert bench("--json", path, "--out", tmp_path / "out") == 2
     assert "holds no benchmark result" in capsys.readouterr().err
-
-
-def test_a_result_from_a_wheel_names_no_commit():
-    line = suite.machine({**CONTENT, "commit_info": {"id": "unversioned", "dirty": False}})
-    assert line.endswith("robustdml_ops 0.1.0")
 
 
 def test_what_is_missing_is_named_in_one_line(bench, tmp_path, monkeypatch, capsys):

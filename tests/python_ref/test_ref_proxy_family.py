@@ -1,6 +1,7 @@
 """Proxy-Anchor, Smooth Proxy-Anchor and Adaptive Proxy-Anchor: what they have in common, and what is their own."""
 
 import math
+from functools import partial
 
 import loop_losses
 import pytest
@@ -29,10 +30,7 @@ def adaptive(case, negative_margin="sample", **reduction):
     return adaptive_proxy_anchor_loss(case.X, case.P, case.y, case.m, 8.0, 0.5, negative_margin, case.v, **reduction)
 
 
-def adaptive_by_proxy(case, **reduction):
-    return adaptive(case, "proxy", **reduction)
-
-
+adaptive_by_proxy = partial(adaptive, negative_margin="proxy")
 LOOPS = {
     proxy_anchor: lambda X, P, y, c, m, v: loop_losses.proxy_anchor(X, P, y, 8.0, 0.1, v),
     smooth: lambda X, P, y, c, m, v: loop_losses.smooth_proxy_anchor(X, P, c, 8.0, 0.1, 20.0, 0.6, v),

@@ -53,8 +53,10 @@ def make(tmp_path, module, listed):
     return written
 
 
-def test_a_wheel_as_it_should_be(make):
+def test_a_wheel_as_it_should_be_and_one_too_large(make, monkeypatch):
     assert make() == []
+    monkeypatch.setattr(contents, "LARGEST", 1000)
+    assert any("more than 0" in fault for fault in make())
 
 
 @pytest.mark.parametrize(
@@ -83,11 +85,6 @@ def test_what_is_wrong_is_said(make, changes, said):
 )
 def test_a_wrong_record_or_name_is_said(make, settings, said):
     assert any(said in fault for fault in make(**settings))
-
-
-def test_too_large(make, monkeypatch):
-    monkeypatch.setattr(contents, "LARGEST", 1000)
-    assert any("more than 0" in fault for fault in make())
 
 
 def test_the_application_s_wheel(tmp_path):
