@@ -25,7 +25,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.data.named import NAMED, NamedData
 from robustdml.errors import UsageError
-from robustdml.noise import parse_noise
+from robustdml.noise import parse_noise, with_wrong_labels
 from robustdml.train import train
 
 CPU = torch.device("cpu")
@@ -189,12 +189,14 @@ def test_right_labels_that_were_rejected_are_counted_in_large_classes(clusters, 
     data = replace(clusters, train=replace(
         clusters.train, inputs=clusters.train.inputs[~small], labels=clusters.train.labels[~small]
     ))  # fmt: skip
-    cell = Cell("clusters", ALL_ENTRIES["contrastive-prism-vmf-per-class"], "none", 0, TrainingConfig(epochs=3))
-    result = train(cell.config, data, device="cpu")
-    kept, large = result.scores["kept"], data.train.labels >= 6
-    expected = 1 - np.nanmean(kept[large])
+    entry = ALL_ENTRIES["contrastive-prism-vmf-per-class"]
+    cell = Cell("clusters", entry, "symmetric:0.3", 0, TrainingConfig(epochs=2))
+    result = train(cell.config, with_wrong_labels(data, cell.noise, cell.seed), device="cpu")
+    rejected, right, large = 1 - result.scores["kept"], ~result.changed, data.train.labels >= 6
     found = cell.run(data, result.summary["untouched"], "cpu")["summary"]["right_rejected"]
-    assert found == pytest.approx(expected) and 0 < found != pytest.approx(1 - np.nanmean(kept))
+    assert found == pytest.approx(np.nanmean(rejected[right & large])) and found > 0
+    # Neither are small classes counted nor wrong labels.
+    assert found not in [pytest.approx(np.nanmean(rejected[some])) for some in (right, large)]
     plain = Cell("clusters", ALL_ENTRIES["contrastive"], "none", 0, TrainingConfig(epochs=1))
     assert plain.run(data, result.summary["untouched"], "cpu")["summary"]["right_rejected"] is None
 
