@@ -84,16 +84,8 @@ def test_classes_are_drawings_that_differ(letters):
         pixels = images[start:stop].reshape(stop - start, -1).astype(np.float32)
         pixels /= np.linalg.norm(pixels, axis=1, keepdims=True)
         assert ((pixels @ pixels.T)[np.triu_indices(stop - start, 1)] < letters.alike + 1e-6).all()
-    # Each class is drawn by its own typefaces, in random order of the classes.
-    drawn = {draw_with(font, code).tobytes() for font in SHIPPED for code in [int(codes[0])]}
-    assert {image.tobytes() for image in images[: starts[1], 0]} <= drawn
+    # In random order of the classes.
     assert (np.diff(codes[starts[:-1]]) < 0).any()
-
-
-def draw_with(path, code):
-    image = Pen(Typeface(path, 0, np.array([code])), atlases.POINT_SIZE).draw(code)
-    assert image is not None
-    return image
 
 
 def test_of_classes_with_one_drawing_one_is_kept(letters):
@@ -164,16 +156,12 @@ def test_faces_of_a_collection_bring_what_is_new(tmp_path):
     collection = TTCollection()
     collection.fonts = [TTFont(first), TTFont(first), TTFont(make_font(tmp_path / "other.ttf", {0x4E00: 500}))]
     # As in the collections of one family: the second face draws U+4E01 as the first does, and U+4E00 otherwise.
-    collection.fonts[1]["cmap"].tables[0].cmap = {0x4E00: "g4E01", 0x4E01: "g4E01"}
     for table in collection.fonts[1]["cmap"].tables:
         table.cmap = {0x4E00: "g4E01", 0x4E01: "g4E01"}
     collection.save(tmp_path / "all.ttc", shareTables=True)
     found = typefaces([tmp_path / "all.ttc"], frozenset((0x4E00, 0x4E01, 0x4E02)))
-    assert [(face.index, face.code_points.tolist()) for face in found] == [
-        (0, [0x4E00, 0x4E01]),
-        (1, [0x4E00]),
-        (2, [0x4E00]),
-    ]
+    assert [face.code_points.tolist() for face in found] == [[0x4E00, 0x4E01], [0x4E00], [0x4E00]]
+    assert [face.index for face in found] == [0, 1, 2]
     inks = [int((Pen(face, 28).draw(0x4E00) > 0).sum()) for face in found]
     assert inks[0] < inks[1] < inks[2]
 
@@ -222,8 +210,9 @@ def test_parts_of_a_script_share_no_character(letters):
         assert np.array_equal(np.unique(split.labels), np.arange(split.num_classes))
         assert isinstance(split.inputs, np.memmap)
     code = int(data.train.class_names[3].split()[0][2:], 16)
-    drawn = {draw_with(font, code).tobytes() for font in SHIPPED}
-    assert {image.tobytes() for image in data.train.inputs[data.train.labels == 3]} <= drawn
+    pens = [Pen(Typeface(path, 0, np.array([code])), atlases.POINT_SIZE) for path in SHIPPED]
+    images = data.train.inputs[data.train.labels == 3]
+    assert {image.tobytes() for image in images} <= {pen.draw(code).tobytes() for pen in pens}
 
 
 def test_too_few_typefaces(letters, monkeypatch):

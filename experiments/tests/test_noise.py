@@ -165,28 +165,20 @@ def test_labels_and_rates_of_no_noise(labels, rate, classes, message):
         check_labels(labels, rate, classes)
 
 
-def test_bad_arguments_of_class_conditional():
+def test_bad_arguments():
     labels, features = np.arange(12) % 4, np.eye(12)
-    for arguments, message in (
-        ((labels, 0.7, 0, 4, features), r"rate=0.7: of 4 classes .* only below a rate of 0.667"),
-        ((labels % 2, 0.5, 0, 4, features), r"rate=0.5: of 2 classes .* only below a rate of 0.500"),
-        ((labels, 1.5, 0, 4, features), "rate=1.5: the share"),
-        ((labels, 0.5, 0, 4, features[:5]), r"\(5, 12\): expected \(12, F\)"),
-        ((np.zeros(12, dtype=int), 0.5, 0, 4, features), "labels of one class alone"),
+    for noise, arguments, message in (
+        (class_conditional, (labels, 0.7, 0, 4, features), r"rate=0.7: of 4 classes .* only below a rate of 0.667"),
+        (class_conditional, (labels % 2, 0.5, 0, 4, features), r"rate=0.5: of 2 classes .* only below a rate of 0.5"),
+        (class_conditional, (labels, 1.5, 0, 4, features), "rate=1.5: the share"),
+        (class_conditional, (labels, 0.5, 0, 4, features[:5]), r"\(5, 12\): expected \(12, F\)"),
+        (class_conditional, (labels * 0, 0.5, 0, 4, features), "labels of one class alone"),
+        (small_cluster, (labels, 1.0, 0, 4, features), "12 wrong labels dissolve all 4 classes"),
+        (small_cluster, (labels, 0.5, 0, 4, features[:5]), r"\(5, 12\): expected \(12, F\)"),
+        (small_cluster, (labels, 0.5, 0, 4, features, 0.5), "cluster_size=0.5"),
     ):
         with pytest.raises(UsageError, match=message):
-            class_conditional(*arguments)
-
-
-def test_bad_arguments_of_small_cluster():
-    labels, features = np.arange(6) % 3, np.eye(6)
-    for arguments, message in (
-        ((labels, 1.0, 0, 3, features), "6 wrong labels dissolve all 3 classes"),
-        ((labels, 0.5, 0, 3, features[:5]), r"\(5, 6\): expected \(6, F\)"),
-        ((labels, 0.5, 0, 3, features, 0.5), "cluster_size=0.5"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            small_cluster(*arguments)
+            noise(*arguments)
 
 
 ANIMALS = {"wren": "bird", "tern": "bird", "carp": "fish", "bird": "animal", "fish": "animal"}
