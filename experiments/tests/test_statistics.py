@@ -150,32 +150,38 @@ LEVEL = [(data, "symmetric:0.5", "proxy-anchor", 0.90) for data in DATA]
 
 
 @pytest.mark.parametrize(
-    ("start", "changes", "verdict", "found", "misses"),
+    ("start", "changes", "arguments", "verdict", "found", "misses"),
     [
         # The row with a filter is above, and no measure here. One point below is within; noise does not count.
-        (WITHIN, [], "reached", "5 of 5 data sets, 100%", ()),
-        (WITHIN, [("data c", "none", "proxy-anchor", 0.91)], "reached", "5 of 5 data sets, 100%", ()),
-        (WITHIN, [("data c", "symmetric:0.5", "proxy-anchor", 0.99)], "reached", "5 of 5 data sets, 100%", ()),
-        (WITHIN, [("data c", "none", "proxy-anchor", 0.911)], "not reached", "4 of 5 data sets, 80%",
+        (WITHIN, [], {}, "reached", "5 of 5 data sets, 100%", ()),
+        (WITHIN, [("data c", "none", "proxy-anchor", 0.91)], {}, "reached", "5 of 5 data sets, 100%", ()),
+        (WITHIN, [("data c", "symmetric:0.5", "proxy-anchor", 0.99)], {}, "reached", "5 of 5 data sets, 100%", ()),
+        (WITHIN, [("data c", "none", "proxy-anchor", 0.911)], {}, "not reached", "4 of 5 data sets, 80%",
          ("data c, none (0.900 : 0.911)",)),
-        (BASE, [("data a", "none", "contrastive", 0.99)], "reached", "10 of 10 cells, 100%", ()),
-        (BASE, [("data b", "symmetric:0.2", "contrastive", 0.901)], "not reached", "9 of 10 cells, 90%",
+        (BASE, [("data a", "none", "contrastive", 0.99)], {}, "reached", "10 of 10 cells, 100%", ()),
+        (BASE, [("data b", "symmetric:0.2", "contrastive", 0.901)], {}, "not reached", "9 of 10 cells, 90%",
          ("data b, symmetric:0.2 (0.900 : 0.901)",)),
-        (ABOVE, LEVEL[:2], "reached", "8 of 10 cells, 80%",
+        (ABOVE, LEVEL[:2], {}, "reached", "8 of 10 cells, 80%",
          ("data a, symmetric:0.5 (0.900 : 0.900)", "data b, symmetric:0.5 (0.900 : 0.900)")),
-        (ABOVE, LEVEL[:3], "not reached", "7 of 10 cells, 70%",
+        (ABOVE, LEVEL[:3], {}, "not reached", "7 of 10 cells, 70%",
          ("data a, symmetric:0.5 (0.900 : 0.900)", "data b, symmetric:0.5 (0.900 : 0.900)",
           "data c, symmetric:0.5 (0.900 : 0.900)")),
         # Cells that were not run leave it open, and hide no miss.
-        (BASE, [("data a", "symmetric:0.5", "robust", None)], "not run", "9 of 9 cells, 100%; 1 not run", ()),
-        (BASE, [("data a", "symmetric:0.5", "robust", None), ("data b", "symmetric:0.5", "robust", 0.1)],
+        (BASE, [("data a", "symmetric:0.5", "robust", None)], {}, "not run", "9 of 9 cells, 100%; 1 not run", ()),
+        (BASE, [("data a", "symmetric:0.5", "robust", None), ("data b", "symmetric:0.5", "robust", 0.1)], {},
          "not reached", "8 of 9 cells, 89%; 1 not run", ("data b, symmetric:0.5 (0.100 : 0.850)",)),
+        (UNTOUCHED, [], {"untouched": 0.91}, "reached", "15 of 15 cells, 100%", ()),
+        (UNTOUCHED, [("data e", "symmetric:0.5", "robust", 0.6)], {"untouched": 0.7},
+         "not reached", "14 of 15 cells, 93%", ("data e, symmetric:0.5 (0.600 : 0.700)",)),
+        (REJECTED, [], {"rejected": 0.01}, "reached", "5 of 5 data sets", ()),
+        (REJECTED, [], {"rejected": 0.011}, "not reached", "0 of 5 data sets", tuple(f"{one} (1.1%)" for one in DATA)),
+        (REJECTED, [], {"rejected": None}, "not run", "", ()),
     ],
 )  # fmt: skip
-def test_targets(start, changes, verdict, found, misses):
-    both = verdicts(with_cells(*changes), start)
-    assert [bar.metric for bar in both] == ["Recall@1", "MAP@R"]
-    assert {(bar.verdict, bar.found, bar.misses) for bar in both} == {(verdict, found, misses)}
+def test_targets(start, changes, arguments, verdict, found, misses):
+    tested = verdicts(with_cells(*changes, **arguments), start)
+    assert [bar.metric for bar in tested] == ([""] if start == REJECTED else ["Recall@1", "MAP@R"])
+    assert {(bar.verdict, bar.found, bar.misses) for bar in tested} == {(verdict, found, misses)}
 
 
 def test_first_in_rank_with_an_interval_that_excludes_the_second():
@@ -193,22 +199,6 @@ def test_first_in_rank_with_an_interval_that_excludes_the_second():
     assert rank(close, RECALL).order[0] == 0
     assert [bar.verdict for bar in verdicts(close, start)] == ["not reached"] * 2
     assert [bar.verdict for bar in verdicts(make_suite({"a": {"none": GOOD}}), start)] == ["not run"] * 2
-
-
-@pytest.mark.parametrize(
-    ("start", "changes", "arguments", "verdict", "found", "misses"),
-    [
-        (UNTOUCHED, [], {"untouched": 0.91}, "reached", "15 of 15 cells, 100%", []),
-        (UNTOUCHED, [("data e", "symmetric:0.5", "robust", 0.6)], {"untouched": 0.7},
-         "not reached", "14 of 15 cells, 93%", ["data e, symmetric:0.5 (0.600 : 0.700)"]),
-        (REJECTED, [], {"rejected": 0.01}, "reached", "5 of 5 data sets", []),
-        (REJECTED, [], {"rejected": 0.011}, "not reached", "0 of 5 data sets", [f"{data} (1.1%)" for data in DATA]),
-        (REJECTED, [], {"rejected": None}, "not run", "", []),
-    ],
-)  # fmt: skip
-def test_targets_beside_other_methods(start, changes, arguments, verdict, found, misses):
-    for bar in verdicts(with_cells(*changes, **arguments), start):
-        assert (bar.verdict, bar.found, list(bar.misses)) == (verdict, found, misses)
 
 
 def test_tables_and_page_of_a_suite():
