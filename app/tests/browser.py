@@ -48,15 +48,23 @@ class Browser:
         return self.call("/execute/sync", {"script": script, "args": list(arguments)})
 
     def find(self, css):
-        found = self.call("/elements", {"using": "css selector", "value": css})
-        return [Element(self, one) for one in found]
+        return self.call("/elements", {"using": "css selector", "value": css})
 
     def click(self, css):
         """Click the first element once it is drawn and nothing lies over it; until then Chromium refuses to."""
-        assert soon(lambda: self.find(css)[0].click(), True)
+        assert soon(lambda: self._click(self.find(css)[0]), True)
+
+    def _click(self, element):
+        """Click in the middle of the window, where no bar lies over it, and tell whether that could be done."""
+        try:
+            self.run("arguments[0].scrollIntoView({ block: 'center' })", element)
+            self.call(f"/element/{next(iter(element.values()))}/click", {})
+        except HTTPError:
+            return False
+        return True
 
     def texts(self, css):
-        return [one.text for one in self.find(css)]
+        return self.run("return [...document.querySelectorAll(arguments[0])].map(one => one.innerText)", css)
 
     def press(self, *keys):
         """Press keys one after the other, as a keyboard does; ``shift+t`` holds the first down."""
@@ -70,26 +78,6 @@ class Browser:
     def cut(self):
         """Texts and pictures that reach beyond the window, and lie in nothing that scrolls."""
         return self.run(_CUT)
-
-
-class Element:
-    """An element of the page."""
-
-    def __init__(self, browser, reference):
-        self.browser, self.reference, self.path = browser, reference, f"/element/{next(iter(reference.values()))}"
-
-    def click(self):
-        """Click in the middle of the window, where no bar lies over it, and tell whether that could be done."""
-        try:
-            self.browser.run("arguments[0].scrollIntoView({ block: 'center' })", self.reference)
-            self.browser.call(self.path + "/click", {})
-        except HTTPError:
-            return False
-        return True
-
-    @property
-    def text(self):
-        return self.browser.call(self.path + "/text", method="GET")
 
 
 def soon(look, expected, seconds=30):
