@@ -5,9 +5,7 @@ import pickle
 from dataclasses import dataclass, replace
 
 import pytest
-import torch
 import yaml
-from torch import nn
 
 from app.tests.conftest import EVERY_METHOD, refused, settings_of
 from robustdml.cli import main
@@ -21,6 +19,7 @@ from robustdml.options import Options, OptionSet, option
 from robustdml.settings.file import read_settings, write_settings
 from robustdml.settings.given import Given, all_settings, complete_settings, make_config, merge
 from robustdml.train import train
+from robustdml_ops.losses import ProxyAnchorLoss
 
 AVERAGE, PROXY = FilterOptions("prism-average"), FilterOptions("prism-proxy")
 
@@ -129,19 +128,16 @@ def test_numbers_are_read_as_people_write_them(tmp_path):
 
 
 def complete(**values):
-    changes = given(**values)
-    return {name: Given(value, "file") for name, value in complete_settings(make_config(changes), changes).items()
-            if value is not None}  # fmt: skip
+    settings = complete_settings(make_config(given(**values)), given(**values))
+    return given(**{name: value for name, value in settings.items() if value is not None})
 
 
 def test_what_the_command_line_replaces_goes_with_what_belonged_to_it():
     robust = complete(method="robust", noise_rate=0.5, batch_size=7)
     changed = make_config(merge(given(method="smooth-proxy-anchor"), robust))
     assert changed.filter_options.kind == "none" and changed.noise_rate is None and changed.batch_size == 7
-    assert (
-        make_config(merge(given(method="robust"), complete(method="smooth-proxy-anchor"))).filter_options.kind
-        == "prism-vmf"
-    )
+    back = make_config(merge(given(method="robust"), complete(method="smooth-proxy-anchor")))
+    assert back.filter_options.kind == "prism-vmf"
     assert make_config(merge(given(filter__kind="none"), robust)).as_dict()["filter"]["kind"] == "none"
     assert make_config(merge(given(filter__kind="audit"), robust)).filter_options == FilterOptions("audit")
     # A filter that somebody chose stays.
@@ -208,18 +204,9 @@ class PullOptions(Options, name="pull"):
     debug: bool = option(False, "say more")
 
 
-class PullLoss(nn.Module):
-    def __init__(self, num_classes, embedding_size, strength):
-        super().__init__()
-        self.proxies = nn.Parameter(torch.ones(num_classes, embedding_size))
-        self.strength = strength
-
-    def forward(self, embeddings, labels, sample_weights=None):
-        return self.strength * (embeddings - self.proxies[labels]).square().mean()
-
-
 def make_loss(options, num_classes, embedding_size):
-    return PullLoss(num_classes, embedding_size, options[PullOptions].strength * options[AnchorOptions].alpha)
+    alpha = options[PullOptions].strength * options[AnchorOptions].alpha
+    return ProxyAnchorLoss(num_classes, embedding_size, alpha=alpha)
 
 
 @pytest.fixture
