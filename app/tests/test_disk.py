@@ -39,9 +39,8 @@ def test_a_folder_without_permission(tmp_path, capsys, monkeypatch):
 )
 def test_a_full_disk_names_the_file(clusters_file, tmp_path, capsys, room, file):
     out = tmp_path / "run"
-    command = ["train", "--data", clusters_file, "--epochs", "1", "--method", "contrastive", "--out", str(out)]
     with files_of_at_most(room):
-        assert main(command) == 2
+        assert main(next(commands(clusters_file, out))) == 2
     assert capsys.readouterr().err.splitlines()[-1] == f"robustdml train: {out / file}: file too large"
     assert not (out / file).exists() and not list(out.glob(".*"))
 

@@ -180,30 +180,22 @@ def check_rendered(chromium, page, title):
         replace(FAST, method="smooth-proxy-anchor"),
     ],
 )
-def test_reports_show_what_the_run_has(noisy, config):
-    result = train(config, noisy, device="cpu")
-    page = render_run(result, noisy)
-    images = Elements(page).images
-    assert all(image["src"].startswith("data:image/svg+xml;base64,") for image in images)
-    assert {image["alt"] for image in images} == {"Recall@1 against the epoch.", "Loss against the epoch."}
-    assert f"<td>{result.summary['precision_at_1']:.3f}</td>" in page
-    assert ("right labels among the kept" in page) == ("filter_precision" in result.summary)
-    assert not re.search(r"https?://(?!www\.w3\.org)", page)
-    assert "72 of them with a wrong label (noise symmetric:0.3)" in page
-
-
-def test_nothing_is_called_right_where_nobody_knows(clusters):
-    """Labels of a user's own, of which some may be wrong: no share of right ones is told."""
-    for config in (
-        replace(FAST, filter=replace(METHODS["robust"].filter, on_trial=False)),
-        replace(FAST, method="contrastive"),
-    ):
-        result = train(config, clusters, device="cpu")
-        page = render_run(result, clusters)
-        assert "252 training samples of 12 classes, labels as they are; seed 0" in page
-        assert "filter_precision" not in result.summary
-        assert "with a wrong label" not in page and "right labels among" not in page
-        assert ("kept by the filter" in page) == ("filter_kept" in result.summary)
+def test_reports_show_what_the_run_has(noisy, clusters, config):
+    """Of labels of a user's own, of which some may be wrong, no share of right ones is told."""
+    wrong = "252 training samples of 12 classes, 72 of them with a wrong label (noise symmetric:0.3)"
+    filtered = config.filter_options.kind != "none"
+    for data, told in ((noisy, wrong), (clusters, "252 training samples of 12 classes, labels as they are; seed 0")):
+        result = train(config, data, device="cpu")
+        page = render_run(result, data)
+        images = Elements(page).images
+        assert all(image["src"].startswith("data:image/svg+xml;base64,") for image in images)
+        assert {image["alt"] for image in images} == {"Recall@1 against the epoch.", "Loss against the epoch."}
+        assert f"<td>{result.summary['precision_at_1']:.3f}</td>" in page and told in page
+        assert ("with a wrong label" in page) == (data is noisy)
+        assert ("kept by the filter" in page) == ("filter_kept" in result.summary) == filtered
+        known = filtered and data is noisy
+        assert ("right labels among the kept" in page) == ("filter_precision" in result.summary) == known
+        assert not re.search(r"https?://(?!www\.w3\.org)", page)
 
 
 def test_the_test_part_is_told(noisy):

@@ -95,8 +95,7 @@ def test_features_are_half_as_large_and_nothing_else_is_kept(drawn, own_cache):
             store_split(data.train, origin, CPU)
 
 
-def test_training_and_audit_leave_out_what_is_broken(tmp_path, capsys):
-    photos = save_photos(tmp_path / "photos", 6, 8, (30, 40))
+def test_training_and_evaluation_leave_out_what_is_broken(photos, tmp_path, capsys):
     (photos / "class 2" / "3.png").write_text("no image")
     Image.new("RGB", (9, 9)).save(photos / "loose.png")
     command = ["train", "--data", str(photos), *SMALL, "--out", "run"]

@@ -173,10 +173,8 @@ def test_a_trial_has_classes_enough_and_samples_not_too_many():
     assert trials.num_tried(np.full(1000, 12)) == 500
 
 
-def test_an_average_is_chosen_where_there_is_a_start_to_go_back_to():
+def test_features_of_an_untrained_network_have_no_axes_worth_starting_from():
     assert TrainingConfig(backbone="untrained", finetune=True).layer_start == "random"
-    assert not TrainingConfig(finetune=True).chooses_averaging
-    assert TrainingConfig().chooses_averaging
 
 
 def test_filters_are_tried_on_few_classes_unless_one_is_named():

@@ -36,6 +36,7 @@ def folder(tmp_path, trained, clusters):
     for link, there in {
         "loose": whole / "class 0", "one/class 0": whole / "class 0", "others/cat": whole / "class 0",
         "link.npz": tmp_path / "nothing.npz", "run": trained[0] / "images", "of-features": trained[0] / "features",
+        "begun/checkpoint.pt": trained[0] / "images" / "checkpoint.pt",
     }.items():  # fmt: skip
         (tmp_path / link).parent.mkdir(exist_ok=True)
         (tmp_path / link).symlink_to(there)
@@ -143,6 +144,8 @@ MISTAKES = [
     ("embed '' whole -o out.npz", "the path is empty"),
     ("embed run whole -o ''", "the path is empty"),
     ("embed whole whole -o out.npz", "no model.pt in it; it is no folder of a run"),
+    ("embed begun whole -o out.npz", "no model.pt in it; its run has not ended: go on with"),
+    ("embed begun/checkpoint.pt whole -o out.npz", r"checkpoint\.pt: not a model file"),
     ("embed run whole -o out.csv", "expected a name that ends in .npz"),
     ("embed run whole -o /proc/nowhere/out.npz", "/proc/nowhere"),
     ("embed run features.npz -o out.npz", "samples are 20, and the model takes colour images of 24×24 pixels"),

@@ -16,7 +16,6 @@ from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.networks.models import apply_in_batches
 from robustdml.train import train
-from robustdml.trained.model_file import read_model
 
 CPU = torch.device("cpu")
 FAST = TrainingConfig(method="contrastive", epochs=1, batch_size=32, embedding_size=8)
@@ -139,12 +138,3 @@ def test_what_it_does_not_take_is_told(feature_run, image_run, tmp_path, cluster
     ):
         with pytest.raises(UsageError, match=message):
             call()
-
-
-def test_files_that_are_none(feature_run, tmp_path):
-    _, folder = feature_run
-    (tmp_path / "checkpoint.pt").write_bytes((folder / "checkpoint.pt").read_bytes())
-    with pytest.raises(UsageError, match="its run has not ended: go on with"):
-        read_model(tmp_path)
-    with pytest.raises(UsageError, match=r"checkpoint\.pt: not a model file"):
-        read_model(folder / "checkpoint.pt")

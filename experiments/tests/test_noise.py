@@ -148,26 +148,16 @@ def test_specs(monkeypatch):
         assert np.array_equal(wrong(f"{name}:0.5", labels, 7, 4, features), expected[0])
 
 
-@pytest.mark.parametrize(
-    ("labels", "rate", "classes", "message"),
-    [
-        (np.arange(3), 1.5, 3, "rate=1.5"),
-        (np.arange(3), float("nan"), 3, "rate=nan"),
-        (np.arange(3.0), 0.5, 3, "float64"),
-        (np.zeros((2, 2), dtype=int), 0.5, 3, r"shape \(2, 2\)"),
-        (np.arange(4), 0.5, 3, "0 to 3; expected 0 to 2"),
-        (np.array([-1, 0]), 0.5, 3, "-1"),
-        (np.zeros(3, dtype=int), 0.5, 1, "second class"),
-    ],
-)
-def test_labels_and_rates_of_no_noise(labels, rate, classes, message):
-    with pytest.raises(UsageError, match=message):
-        check_labels(labels, rate, classes)
-
-
 def test_bad_arguments():
     labels, features = np.arange(12) % 4, np.eye(12)
     for noise, arguments, message in (
+        (check_labels, (labels, 1.5, 4), "rate=1.5"),
+        (check_labels, (labels, float("nan"), 4), "rate=nan"),
+        (check_labels, (labels * 1.0, 0.5, 4), "float64"),
+        (check_labels, (labels.reshape(2, 6), 0.5, 4), r"shape \(2, 6\)"),
+        (check_labels, (labels, 0.5, 3), "0 to 3; expected 0 to 2"),
+        (check_labels, (labels - 1, 0.5, 4), "-1"),
+        (check_labels, (labels * 0, 0.5, 1), "second class"),
         (class_conditional, (labels, 0.7, 0, 4, features), r"rate=0.7: of 4 classes .* only below a rate of 0.667"),
         (class_conditional, (labels % 2, 0.5, 0, 4, features), r"rate=0.5: of 2 classes .* only below a rate of 0.5"),
         (class_conditional, (labels, 1.5, 0, 4, features), "rate=1.5: the share"),
