@@ -29,9 +29,8 @@ def features(tmp_path):
     given[[3, 40, 70]] = [1, 2, 0]
     X[5] = np.nan
     X[10] = X[3]
-    np.savez(
-        tmp_path / "features.npz", features=X, labels=given, class_names=np.array(["ant", "bee", HOSTILE, "</script>"])
-    )
+    names = np.array(["ant", "bee", HOSTILE, "</script>"])
+    np.savez(tmp_path / "features.npz", features=X, labels=given, class_names=names)
     return tmp_path / "features.npz"
 
 

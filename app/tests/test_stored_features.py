@@ -154,15 +154,9 @@ def test_batches_change_nothing_and_the_mode_is_kept():
 
 def test_large_images_come_in_smaller_batches_and_progress_is_told():
     sizes, reports = [], []
-
-    def look(_, arguments):
-        sizes.append(len(arguments[0]))
-
-    network = nn.Flatten()
-    network.register_forward_pre_hook(look)
-    apply_in_batches(
-        network, np.zeros((30, 1, 224, 224), np.uint8), CPU, on_progress=lambda *told: reports.append(told)
-    )
+    network, images = nn.Flatten(), np.zeros((30, 1, 224, 224), np.uint8)
+    network.register_forward_pre_hook(lambda _, arguments: sizes.append(len(arguments[0])))
+    apply_in_batches(network, images, CPU, on_progress=lambda *told: reports.append(told))
     assert sizes == [12, 12, 6]
     assert reports == [("features", 0, 30), ("features", 12, 30), ("features", 24, 30)]
     apply_in_batches(network, np.zeros((600, 5), np.float32), CPU)

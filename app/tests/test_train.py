@@ -25,12 +25,8 @@ from robustdml.run.run import Run
 from robustdml.train import train
 from tests.nightly import nightly_but
 
-FAST = TrainingConfig(
-    epochs=4,
-    batch_size=32,
-    embedding_size=8,
-    options=OptionSet(SmoothOptions(epochs=6, learning_rate=3e-3)),
-)
+OPTIONS = OptionSet(SmoothOptions(epochs=6, learning_rate=3e-3))
+FAST = TrainingConfig(epochs=4, batch_size=32, embedding_size=8, options=OPTIONS)
 
 
 @pytest.mark.parametrize(
@@ -120,13 +116,8 @@ def test_files_and_random_numbers_of_the_caller(noisy, tmp_path):
     before = torch.get_rng_state()
     result = train(replace(FAST, epochs=2), noisy, out=tmp_path / "run", device="cpu")
     assert torch.equal(torch.get_rng_state(), before)
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        "checkpoint.previous.pt",
-        "checkpoint.pt",
-        "history.jsonl",
-        "metrics.json",
-        "model.pt",
-    ]
+    names = {"checkpoint.previous.pt", "checkpoint.pt", "history.jsonl", "metrics.json", "model.pt"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == names
     lines = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == result.history
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
@@ -194,10 +185,9 @@ def test_a_loss_that_diverges_ends_the_run(noisy, monkeypatch):
 
 
 def test_rates_follow_warm_up_and_cosine_and_the_backbone_has_its_own(tiny_images, monkeypatch):
-    config = replace(FAST, method="contrastive", backbone="untrained", finetune=True, schedule="cosine", warmup=1.0)
-    config = replace(
-        config, learning_rate=4.0, backbone_learning_rate=2.0, proxy_learning_rate=1.0, samples_per_class=0
-    )
+    config = replace(FAST, method="contrastive", samples_per_class=0, backbone="untrained", finetune=True)
+    config = replace(config, learning_rate=4.0, backbone_learning_rate=2.0, proxy_learning_rate=1.0)
+    config = replace(config, schedule="cosine", warmup=1.0)
     run, rates = Run(config, prepare(config, tiny_images, torch.device("cpu")), torch.device("cpu")), []
     monkeypatch.setattr(run.optimizer, "step", lambda: rates.append([one["lr"] for one in run.optimizer.param_groups]))
     for _ in range(config.epochs):

@@ -155,16 +155,9 @@ def test_the_peer_is_the_peer():
 @pytest.mark.nightly
 def test_memory_of_each_is_its_own(many, tmp_path):
     files, _ = large.untouched(many, silent)
-    told = []
-    results = large.run_missing(
-        [BY_NAME[name] for name in ("proxy-anchor-peer", "proxy-anchor")],
-        files,
-        many.name,
-        SCALE,
-        tmp_path / "runs",
-        lambda contender, result: told.append(contender.name),
-    )
-    assert told == ["proxy-anchor-peer", "proxy-anchor"]
+    two, told = [BY_NAME[name] for name in ("proxy-anchor-peer", "proxy-anchor")], []
+    results = large.run_missing(two, files, many.name, SCALE, tmp_path / "runs", lambda one, _: told.append(one))
+    assert told == two
     peer, ours = results.values()
     if peer["extra_bytes"] is None:
         pytest.skip("this system does not tell the peak of a process's memory")
