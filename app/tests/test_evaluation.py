@@ -31,13 +31,12 @@ def by_all_cosines(queries, k, gallery, embeddings_come_from_same_source):
     return cosines.topk(k)
 
 
-SIZES = [[40, 3, 9, 1, 12, 0, 2], [2, 3], [30, 30, 30], [1, 1, 2]]
+CASES = [([2, 3], None), ([30, 30, 30], None), ([1, 1, 2], None)]
+CASES += [([40, 3, 9, 1, 12, 0, 2], others) for others in (None, [5, 30, 1, 0, 20, 4, 1])]
 
 
 @pytest.mark.parametrize("most", [7, 2**23])
-@pytest.mark.parametrize(
-    ("sizes", "others"), [*((sizes, None) for sizes in SIZES), (SIZES[0], [5, 30, 1, 0, 20, 4, 1])]
-)
+@pytest.mark.parametrize(("sizes", "others"), CASES)
 def test_they_equal_the_peer_s_whatever_is_in_memory_at_a_time(sizes, others, most, monkeypatch):
     monkeypatch.setattr(retrieval, "_MOST_FOUND", most)
     queries, labels = draw(sizes)

@@ -128,18 +128,16 @@ def test_json_that_is_none(tmp_path, text):
         read_json(tmp_path / "state.json", "state")
 
 
+def listed(path, optional=()):
+    return {key: value.tolist() for key, value in read_npz(path, ["features", "labels"], optional).items()}
+
+
 NAMES = {"class_names": np.array(list("abcdef")), "paths": np.array([f"{row}.jpg" for row in range(24)])}
 FLIPPED = {  # by the name of a file: how it is written, and read
     "checkpoint.pt": (save_plain, lambda path: str(read_plain(path, "checkpoint", checked=True))),
     "model.pt": (save_plain, lambda path: str(read_plain(path, "model file"))),
-    "plain.npz": (
-        lambda path, _: np.savez(path, **arrays()),
-        lambda path: {key: value.tolist() for key, value in read_npz(path, ["features", "labels"]).items()},
-    ),
-    "embeddings.npz": (
-        lambda path, _: saved(path, **NAMES),
-        lambda path: {key: value.tolist() for key, value in read_npz(path, ["features", "labels"], [*NAMES]).items()},
-    ),
+    "plain.npz": (lambda path, _: np.savez(path, **arrays()), listed),
+    "embeddings.npz": (lambda path, _: saved(path, **NAMES), lambda path: listed(path, [*NAMES])),
     "cached.npy": (
         lambda path, _: write_checked(path, lambda file: np.save(file, arrays()["features"])),
         lambda path: read_array(path, "r").tolist(),

@@ -167,10 +167,8 @@ def test_resume_goes_on_with_what_was_chosen(tmp_path):
 
 
 def test_a_trial_has_classes_enough_and_samples_not_too_many():
-    assert [trials.num_tried(np.array(sizes)) for sizes in ([5000] * 9, [40] * 300, [2] * 5000, [12] * 499)] == [
-        9, 200, 1000, 499,
-    ]  # fmt: skip
-    assert trials.num_tried(np.full(1000, 12)) == 500
+    given = ([5000] * 9, [40] * 300, [2] * 5000, [12] * 499, [12] * 1000)
+    assert [trials.num_tried(np.array(sizes)) for sizes in given] == [9, 200, 1000, 499, 500]
 
 
 def test_features_of_an_untrained_network_have_no_axes_worth_starting_from():

@@ -216,14 +216,10 @@ def test_parts_of_a_script_share_no_character(letters):
 
 
 def test_too_few_typefaces(letters, monkeypatch):
-    script = Script(
-        letters, "fonts-one fonts-two", ClassRange(0, 5), {"abc": (ClassRange(10, 20), ClassRange(5, 10_000))}
-    )
-    message = (
-        r"abc: .* draw \d\d characters in 6 ways or more, and 10,000 are needed; .*apt install fonts-one fonts-two\)"
-    )
+    parts = {"abc": (ClassRange(10, 20), ClassRange(5, 10_000))}
+    message = r"abc: .* draw \d\d characters in 6 ways or more, and 10,000 are needed; .*apt install fonts-one two\)"
     with pytest.raises(UsageError, match=message):
-        script.load("abc")
+        Script(letters, "fonts-one two", ClassRange(0, 5), parts).load("abc")
     monkeypatch.setattr(atlases, "font_files", lambda probes: ())
     for name in ("hanzi", "hanzi-small-validation", "hangul"):
         with pytest.raises(UsageError, match=f"{name}: .* draw 0 characters in 10 ways .*apt install fonts-noto-cjk"):

@@ -83,9 +83,8 @@ def test_several_data_sets_side_by_side(two, tmp_path, capsys):
 @pytest.mark.nightly
 def test_goes_on_after_it_was_killed(two, tmp_path, own_cache):
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "experiments", "compare", "--data", *two, *SMALL, "--noise", "none"]
-    command += ["--out", str(out)]
-    command[command.index("--epochs") + 1] = "40"
+    command = [sys.executable, "-m", "experiments", "compare", "--data", *two, *SMALL, "--epochs", "40"]
+    command += ["--noise", "none", "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         deadline = time.monotonic() + 120
