@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -199,10 +200,7 @@ def test_files_that_go_together_are_made_anew_where_one_is_missing(tmp_path):
 
 @needs_locks
 def test_where_there_are_no_locks_all_goes_on(tmp_path, monkeypatch):
-    def no_locks(*_):
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(locks.fcntl, "flock", no_locks)
+    monkeypatch.setattr(locks.fcntl, "flock", Mock(side_effect=OSError(38, "Function not implemented")))
     with sole_use(tmp_path / "a", tmp_path), sole_use(tmp_path / "a", tmp_path), in_turn(tmp_path / "b"):
         write_text(tmp_path / "c", "text")
     assert (tmp_path / "c").read_text() == "text"

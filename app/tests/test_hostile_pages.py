@@ -137,7 +137,7 @@ def test_decisions_find_their_samples_again(audited, tmp_path):
     assert main([*command, "--to", str(tmp_path / "again.csv")]) == 2
 
 
-def test_the_report_of_a_run(tmp_path, capsys):
+def test_the_report_of_a_run(tmp_path):
     source = tmp_path / f"{FILE}.npz"
     save(source)
     out = tmp_path / f"{FILE} out"

@@ -163,7 +163,7 @@ def test_large_images_come_in_smaller_batches_and_progress_is_told():
     assert sizes[3:] == [512, 88]
 
 
-def test_pretraining_learns_and_is_cached(tiny_images, own_cache, monkeypatch):
+def test_pretraining_learns_and_is_cached(tiny_images, monkeypatch):
     source = pretraining.Pretraining(lambda: take_classes(tiny_images.train, np.arange(4)), lambda: "tiny")
     monkeypatch.setitem(NAMED, "tiny", NamedData("tiny", source.load, "tiny-cnn", source))
     monkeypatch.setattr(pretraining, "BATCH_SIZE", 8)

@@ -78,9 +78,8 @@ def test_a_frozen_backbone_is_in_the_file(tiny_images, tmp_path, monkeypatch):
     images = tiny_images.test.inputs
     np.testing.assert_allclose(embedder.embed(images), result.model.embed(images), atol=1e-6)
     features = embedder.network.backbone(torch.from_numpy(images).float() / 255).detach().numpy()
-    np.testing.assert_allclose(
-        embedder.embed(images), unit(apply_in_batches(result.embedder, features, CPU)), atol=1e-5
-    )
+    expected = unit(apply_in_batches(result.embedder, features, CPU))
+    np.testing.assert_allclose(embedder.embed(images), expected, atol=1e-5)
     (tmp_path / "frozen_backbone.py").write_text("from torch import nn\ndef make():\n    return nn.Linear(3, 4)\n")
     monkeypatch.delitem(sys.modules, "frozen_backbone")
     with pytest.raises(UsageError, match="its weights do not fit the backbone frozen_backbone:make as it is here"):
@@ -123,7 +122,7 @@ def test_it_is_a_module_like_any_other(image_run, tiny_images):
     assert torch.equal(embedder.network.backbone[2].running_mean, before)
 
 
-def test_what_it_does_not_take_is_told(feature_run, image_run, tmp_path, clusters):
+def test_what_it_does_not_take_is_told(feature_run, image_run, tmp_path):
     features, images = feature_run[0].model, image_run[0].model
     (tmp_path / "text.png").write_text("no image")
     for call, message in (

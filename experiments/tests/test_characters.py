@@ -28,20 +28,18 @@ SHIPPED = tuple(path for path in sorted(FONTS.glob("DejaVu*.ttf")) if "Display" 
 LETTERS = ((0x41, 0x5A), (0x61, 0x7A), (0x391, 0x393))
 
 
-@pytest.fixture
-def shipped(monkeypatch):
-    """The typefaces that matplotlib ships stand for those of the system, which differ from machine to machine."""
-    monkeypatch.setattr(atlases, "font_files", lambda probes: SHIPPED)
-
-
 @pytest.fixture(scope="module")
 def drawings(tmp_path_factory):
     return tmp_path_factory.mktemp("drawings")
 
 
 @pytest.fixture
-def letters(shipped, drawings, own_cache, monkeypatch):
-    """An atlas of letters, drawn once for all tests of this file."""
+def letters(drawings, own_cache, monkeypatch):
+    """An atlas of letters, drawn once for all tests of this file.
+
+    The typefaces that matplotlib ships stand for those of the system, which differ from machine to machine.
+    """
+    monkeypatch.setattr(atlases, "font_files", lambda probes: SHIPPED)
     monkeypatch.setenv("ROBUSTDML_CACHE", str(drawings))
     return Atlas("letters", LETTERS, "A", at_least=6, at_most=8)
 

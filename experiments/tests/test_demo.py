@@ -4,6 +4,7 @@ import base64
 import json
 import re
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from torch import nn
@@ -207,7 +208,7 @@ def test_command(features, tmp_path, capfd, monkeypatch):
 
 
 @pytest.mark.nightly
-def test_a_run_that_fails_says_so_and_keeps_the_others(many, tmp_path, monkeypatch, capfd):
+def test_a_run_that_fails_says_so_and_keeps_the_others(many, tmp_path, capfd):
     files, _ = large.untouched(many, silent)
     folder = tmp_path / "runs"
     done = []
@@ -220,10 +221,7 @@ def test_a_run_that_fails_says_so_and_keeps_the_others(many, tmp_path, monkeypat
 
 
 def test_interruption_says_the_way_on(features, tmp_path, monkeypatch, capsys):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(large.subprocess, "run", interrupt)
+    monkeypatch.setattr(large.subprocess, "run", Mock(side_effect=KeyboardInterrupt))
     assert main(["demo", "--large", "--quick", "--data", features, "--out", str(tmp_path / "out")]) == 130
     assert "the same command goes on with what is missing" in capsys.readouterr().err
     assert not list((tmp_path / "out").rglob("*.task.json"))

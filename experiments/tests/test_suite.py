@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from app.tests.conftest import save_features
 from experiments.__main__ import main
@@ -28,7 +27,6 @@ from robustdml.errors import UsageError
 from robustdml.noise import parse_noise, with_wrong_labels
 from robustdml.train import train
 
-CPU = torch.device("cpu")
 SMALL = ["--methods", "robust", "contrastive", "--epochs", "1", "--seeds", "2", "--workers", "1", "--device", "cpu"]
 
 
@@ -81,7 +79,7 @@ def test_several_data_sets_side_by_side(two, tmp_path, capsys):
 
 
 @pytest.mark.nightly
-def test_goes_on_after_it_was_killed(two, tmp_path, own_cache):
+def test_goes_on_after_it_was_killed(two, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "experiments", "compare", "--data", *two, *SMALL, "--epochs", "40"]
     command += ["--noise", "none", "--out", str(out)]
@@ -176,7 +174,7 @@ def test_what_is_refused(two, tmp_path, capsys, command, answer):
 
 
 @pytest.mark.nightly
-def test_right_labels_that_were_rejected_are_counted_in_large_classes(clusters, tmp_path):
+def test_right_labels_that_were_rejected_are_counted_in_large_classes(clusters):
     # Twelve classes of 21 samples; in half of them every other sample goes, so that ten are left.
     kept = (clusters.train.labels >= 6) | (np.arange(252) % 24 >= 12)
     train_split = replace(clusters.train, inputs=clusters.train.inputs[kept], labels=clusters.train.labels[kept])
