@@ -199,9 +199,8 @@ def test_a_directory_that_hides_an_array(tmp_path, place):
     else:  # that of the comment of the entry before
         content[content.rindex(b"PK\x01\x02", 0, entry) + 33] ^= 1
     path.write_bytes(content)
-    with pytest.raises(
-        UsageError, match=r"features.npz: not a readable .npz file of plain arrays \(.*(differ|counts 4)"
-    ):
+    words = r"features.npz: not a readable .npz file of plain arrays \(.*(differ|counts 4)"
+    with pytest.raises(UsageError, match=words):
         load_features(path)
 
 
@@ -220,9 +219,8 @@ def test_pickles_are_not_run(tmp_path):
         lambda: load_features(tmp_path / "harmful.npz"),
         lambda: read_samples(str(tmp_path / "harmful.npz")),
     ):
-        with pytest.raises(
-            UsageError, match=r"harmful.*: not a readable .*(could run code; none was run|may run code)"
-        ) as told:
+        words = r"harmful.*: not a readable .*(could run code; none was run|may run code)"
+        with pytest.raises(UsageError, match=words) as told:
             read()
         assert "weights_only" not in str(told.value)
     assert not (tmp_path / "taken").exists()

@@ -131,9 +131,8 @@ def test_a_run_that_trains_nothing_is_the_untouched_features_and_says_nothing(tm
 def test_a_curve_that_still_rises_is_told_with_the_command_that_goes_on(features, tmp_path, capsys):
     history = [{"mean_average_precision_at_r": value} for value in (0.1, 0.2, 0.3, 0.4, 0.4, 0.405)]
     assert still_rising(history, tmp_path) is None and still_rising(history[:1], tmp_path) is None
-    assert still_rising(history[:3], None).endswith(
-        "from 0.200 to 0.300 in the last third of the epochs. To go on: epochs 6"
-    )
+    told = "from 0.200 to 0.300 in the last third of the epochs. To go on: epochs 6"
+    assert still_rising(history[:3], None).endswith(told)
     assert still_rising([{"loss": 1.0}, *history[:1]], None) is None
     command = ["train", "--data", features, "--method", "contrastive"]
     command += ["--embedding-size", "8", "--batch-size", "32", "--device", "cpu", "--learning-rate", "3e-2"]
