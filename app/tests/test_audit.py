@@ -10,6 +10,7 @@ import pytest
 
 from app.tests.conftest import finding, refused, save_photos
 from robustdml.audit.classes import doubt_classes
+from robustdml.audit_report import learning
 from robustdml.audit_report.copies import find_copies
 from robustdml.audit_report.decisions import Decisions, clean_labels, read_decisions
 from robustdml.audit_report.findings import Finding, read_findings
@@ -106,8 +107,6 @@ def test_features_from_end_to_end(features, tmp_path, capsys):
 
 
 def test_runs_judge_together_and_an_interrupted_audit_goes_on(features, tmp_path, monkeypatch):
-    from robustdml.audit_report import learning
-
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     assert audit(features, whole, "--epochs", "1", "--runs", "2") == 0
     real = learning.train

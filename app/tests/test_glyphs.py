@@ -27,8 +27,7 @@ def test_sizes(made):
     assert train.inputs.shape[1:] == test.inputs.shape[1:] == (1, 32, 32)
     assert train.inputs.dtype == np.uint8
     per_class = np.bincount(train.labels) / glyphs.COPIES
-    assert per_class.min() >= 12
-    assert per_class.max() <= 16
+    assert 12 <= per_class.min() <= per_class.max() <= 16
     large = made["large"]
     assert large.train.num_classes == large.test.num_classes > 600
     assert 13 < len(large.train) / large.train.num_classes < 14

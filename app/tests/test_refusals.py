@@ -100,6 +100,8 @@ MISTAKES = [
     # Settings that a loss or a filter refuses
     ("train --data features.npz --mcl-margin nan --method mcl", "method mcl: margin must be"),
     ("train --data features.npz --method procsim --procsim-lam 0", "procsim: lam must be positive"),
+    ("train --data features.npz --method bspml --bspml-lam 3 --bspml-lam-max 2",
+     r"method bspml: lam_max must be at least lam = 3.0"),
     ("train --data features.npz --method arcface --negative-share 1.5",
      r"method arcface: negative_share must lie in \(0, 1\], got 1.5"),
     ("train --data features.npz --filter prism-vmf --filter-threshold per-class --filter-preset paper",

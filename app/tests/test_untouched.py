@@ -28,7 +28,6 @@ from robustdml.run import trials
 from robustdml.train import train
 from robustdml.trained.model_file import read_model
 
-CPU = torch.device("cpu")
 FAST = TrainingConfig(method="proxy-anchor", epochs=1, batch_size=32, embedding_size=8)
 
 
@@ -70,7 +69,8 @@ def test_of_a_network_that_trains_they_are_those_before_it_did_also_when_the_run
     config = replace(FAST, backbone="untrained", finetune=True, batch_size=20, seed=3)
     torch.manual_seed(3)
     before = SmallCNN(1)
-    expected = retrieval_metrics(apply_in_batches(before, tiny_images.test.inputs, CPU), tiny_images.test.labels)
+    features = apply_in_batches(before, tiny_images.test.inputs, torch.device("cpu"))
+    expected = retrieval_metrics(features, tiny_images.test.labels)
     first = train(config, tiny_images, out=tmp_path / "run", device="cpu")
     assert not torch.equal(first.embedder.backbone[0].weight, before[0].weight)
     again = train(replace(config, epochs=2), tiny_images, out=tmp_path / "run", resume=True, device="cpu")
