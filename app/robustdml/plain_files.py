@@ -58,6 +58,9 @@ def read_plain(path: Path, kind: str, checked: bool = False) -> Any:
         if not file.read(2).startswith(_BEGINNINGS):
             raise UsageError(f"{path}: not a readable {kind} (it does not begin as files of PyTorch do)")
     try:
+        # PyTorch reads no checksum of the archive that it writes: a damaged mark of ours would hide damaged weights.
+        if right is None and zipfile.is_zipfile(path) and (part := zipfile.ZipFile(path).testzip()):
+            raise ValueError(f"{part} does not match its checksum")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
