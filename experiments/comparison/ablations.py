@@ -1,9 +1,11 @@
 """Rows for single claims: one method with other settings, run only under the noise of the claim."""
 
+from dataclasses import replace
 from typing import Any
 
 from experiments.comparison.entries import ENTRIES, Entry, from_principal
 from robustdml.filters.options import FilterOptions
+from robustdml.methods import METHODS
 from robustdml.methods.anchors import AdaptiveOptions, AnchorOptions, SmoothOptions
 from robustdml.options import OptionSet
 
@@ -48,6 +50,8 @@ PARTS = [
     _part("contrastive-audit-principal", "Contrastive, principal start, the audit's filter", "contrastive",
           start="principal", filter=FilterOptions("audit")),
     _part("robust-unfiltered", "Robust without a filter", "robust", filter=FilterOptions()),
+    _part("robust-prism", "Robust, PRISM in place of the audit", "robust",
+          filter=replace(METHODS["robust"].filter, on_trial=False)),
 ]  # fmt: skip
 
 ABLATIONS = {
