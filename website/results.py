@@ -239,6 +239,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "suite": suite,
     "by-data": by_data,
     "below": below,
+    "structured-noise": lambda: study(
+        "glyphs", "glyphs", "MAP@R", methods=("Robust", "Robust, PRISM in place of the audit")
+    ),
     "right-labels": lambda: study("glyphs", "glyphs", "Recall@1", methods=_plain()),
     "twos": lambda: suite_study("mixture-twos"),
     "overlap": lambda: suite_study("vowel"),
