@@ -5,6 +5,7 @@ import torch
 
 from robustdml_ops.ops.classes.sweep import BACKENDS
 from tests.classes.cases import EDGES, POOLINGS, Case
+from tests.nightly import nightly_but
 
 NATIVE = BACKENDS["native"]
 # A single class or sample, sizes around the blocks of the CPU (32 × 128) and of the kernels (8 × 32).
@@ -21,7 +22,7 @@ def test_against_eager(device, dtype, shape, pooling, H):
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", nightly_but([torch.float32], [torch.float32, torch.float64]))
 @pytest.mark.parametrize("edge", EDGES)
 def test_edges(device, edge, dtype):
     EDGES[edge]().check(NATIVE, device, dtype)

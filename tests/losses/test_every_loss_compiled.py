@@ -43,7 +43,7 @@ def first_rows(inputs, B):
     ("training", "dynamic"),
     [(True, True), *(pytest.param(mode, False, marks=pytest.mark.nightly) for mode in (True, False))],
 )
-@pytest.mark.parametrize("name", nightly_but([*SHORT, *(VARIANTS.keys() - LOSSES)], VARIANTS))
+@pytest.mark.parametrize("name", nightly_but([*SHORT, *(VARIANTS.keys() - LOSSES - {"ProcSimLoss, gmm"})], VARIANTS))
 def test_compiled(name, training, dynamic):
     torch._dynamo.reset()
     torch.manual_seed(0)
