@@ -175,6 +175,15 @@ def test_damage_is_told_in_one_sentence_or_changes_nothing(name, times, tmp_path
     assert len(told) > 0.6 * times and not any("\n" in one for one in told)
 
 
+def test_a_damaged_mark_of_a_checksum_hides_nothing(tmp_path):
+    save_plain(tmp_path / "model.pt", {"x": torch.zeros(9)})
+    content = bytearray((tmp_path / "model.pt").read_bytes())
+    content[content.rindex(b"sha256")] ^= 1
+    (tmp_path / "model.pt").write_bytes(content)
+    with pytest.raises(UsageError, match="a damaged model file, which ends neither as an archive nor in a checksum"):
+        read_plain(tmp_path / "model.pt", "model file")
+
+
 @pytest.mark.parametrize("flips", [30, pytest.param(200, marks=pytest.mark.nightly)])
 def test_a_flipped_bit_in_findings_is_refused_or_makes_another_text(flips, tmp_path):
     path, places = tmp_path / "labels.csv", random.Random(0)

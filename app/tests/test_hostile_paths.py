@@ -117,7 +117,10 @@ ODD_NAMES = ("line\nbreak", "\x1b[2J\x07", "caf\udce9", "=cmd", "-rf", "a,b\"c'"
 @pytest.fixture
 def no_backbone(monkeypatch):
     """Pixels are the features: a backbone takes a minute."""
-    pixels = lambda samples, *_: [np.float32(samples.inputs[:]).reshape(len(samples.inputs), -1)] * 2  # noqa: E731
+
+    def pixels(samples, *_):
+        return [np.float32(samples.inputs[:]).reshape(len(samples.inputs), -1)] * 2
+
     monkeypatch.setattr(audit, "_features", pixels)
 
 

@@ -25,9 +25,9 @@ def test_values_and_gradients(name, dtype, scale):
 
 @pytest.mark.parametrize(("dtype", "scale"), SCALES, ids=str)
 def test_fused_without_gradients(dtype, scale):
-    """Similarities and log-sum-exps in one launch, which reads the rows as they are."""
+    """Similarities and log-sum-exps of classes in one launch, which reads the rows as they are."""
     for which in ("proxies", "some"):
-        for name in ("similarity", "anchor", "classes", "centers"):
+        for name in ("similarity", "classes", "centers"):
             with torch.no_grad():
                 scales.check_value(name, dtype, scale, which, "triton", DEVICE)
 
