@@ -29,18 +29,13 @@ CHECKSUM = b"\nsha256:"
 _DIGITS = 64
 
 
-def user_cache() -> Path:
-    """``ROBUSTDML_CACHE``, else ``robustdml_ops`` in ``XDG_CACHE_HOME`` or ``~/.cache``; may raise RuntimeError."""
-    if chosen := os.environ.get("ROBUSTDML_CACHE"):
-        return Path(chosen).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "robustdml_ops"
-
-
 def cache_folder() -> Path:
     """Folder for what can be made again: ``ROBUSTDML_CACHE``, or one in ``XDG_CACHE_HOME`` or ``~/.cache``."""
     try:
-        return user_cache()
+        if chosen := os.environ.get("ROBUSTDML_CACHE"):
+            return Path(chosen).expanduser()
+        base = os.environ.get("XDG_CACHE_HOME")
+        return (Path(base) if base else Path.home() / ".cache") / "robustdml_ops"
     except RuntimeError as error:
         raise UsageError(f"no folder for the cache ({error}): name one in ROBUSTDML_CACHE") from error
 

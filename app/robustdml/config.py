@@ -127,12 +127,7 @@ class TrainingConfig(Options):
                 raise UsageError(f"{type(group).__name__}: no method has this group of settings")
             group.check()
         self._check_filter()
-        self._check_labels()
-
-    def _check_labels(self) -> None:
-        if not self.labels:
-            return
-        if self.noise_rate is None and self.needs_noise_rate:
+        if self.labels and self.noise_rate is None and self.needs_noise_rate:
             raise UsageError(
                 f"filter {self.filter_options.kind} with threshold {self.filter_options.threshold} needs the share of "
                 "wrong labels that the audit has left: give noise_rate, or take the threshold cautious"

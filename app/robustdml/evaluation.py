@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
-from torch import Tensor
 
 from robustdml.config import UNTRAINED
 from robustdml.networks.models import embed_in_batches
@@ -19,22 +18,9 @@ from robustdml.retrieval import METRICS, Labels, Rows, retrieval_by_query, retri
 JUDGED = ("precision_at_1", "mean_average_precision_at_r")
 
 
-def judged_by_query(embeddings: Rows, labels: Labels) -> NDArray[np.float64]:
-    """Recall@1 and MAP@R of each sample among the others, (N, 2); NaN for one that is alone in its class."""
-    return retrieval_by_query(embeddings, labels)[:, [list(METRICS).index(name) for name in JUDGED]]
-
-
-def judged_among(embeddings: Tensor, labels: Labels, queries: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Recall@1 and MAP@R of some samples (n,) among all (N, D) at length 1, (n, 2): of few samples, by sorting."""
-    similarities = (embeddings[queries] @ embeddings.T).numpy()
-    similarities[np.arange(len(queries)), queries] = -np.inf
-    relevant = (np.bincount(labels)[labels[queries]] - 1)[:, None]
-    most = max(int(relevant.max(initial=0)), 1)
-    right = labels[np.argsort(-similarities, axis=1)[:, :most]] == labels[queries][:, None]
-    ranks = np.arange(1, most + 1)
-    precision = np.where(right & (ranks <= relevant), right.cumsum(1) / ranks, 0).sum(1, keepdims=True)
-    found = np.concatenate([right[:, :1], precision / np.maximum(relevant, 1)], 1)
-    return np.where(relevant > 0, found, np.nan)
+def judged(embeddings: Rows, labels: Labels, among: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+    """Recall@1 and MAP@R of each sample, or of some, among all others, (N, 2); NaN for the rest and for one alone."""
+    return retrieval_by_query(embeddings, labels, among=among)[:, [list(METRICS).index(name) for name in JUDGED]]
 
 
 def detection_auc(score: NDArray[np.float32], changed: NDArray[np.bool_]) -> float | None:
@@ -47,7 +33,6 @@ def detection_auc(score: NDArray[np.float32], changed: NDArray[np.bool_]) -> flo
 
 TOLERANCE = 0.01
 TITLE = "Untouched features"
-WAY_OUT = "use the features as they are, or try fewer epochs, a smaller learning rate or another method"
 
 
 def untouched_metrics(prepared: Prepared, device: torch.device, on_progress: OnProgress) -> dict[str, float]:
@@ -74,7 +59,8 @@ def below_untouched(metrics: dict[str, float], untouched: dict[str, float]) -> s
         for key in JUDGED
         if falls_short(metrics[key], untouched[key])
     ]
-    return f"Training did harm: {'; '.join(lower)}. The way out: {WAY_OUT}." if lower else None
+    way_out = "use the features as they are, or try fewer epochs, a smaller learning rate or another method"
+    return f"Training did harm: {'; '.join(lower)}. The way out: {way_out}." if lower else None
 
 
 def still_rising(history: Sequence[dict[str, float]], out: Path | None) -> str | None:

@@ -42,10 +42,11 @@ def retrieval_by_query(
     gallery: tuple[Rows, Labels] | None = None,
     device: torch.device | None = None,
     on_progress: Callable[[str, int, int], None] = lambda *_: None,
+    among: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
     """Compute `METRICS` of each query, (N, 6), in a gallery of embeddings and labels; NaN where it has none of a class.
 
-    Without a gallery each query searches all other queries.
+    Without a gallery each query, or each of those numbered `among` them, searches all other queries.
     """
     rows, sought = _tensor(queries, device), torch.from_numpy(labels).to(device)
     searched, there = (rows, sought) if gallery is None else (_tensor(gallery[0], device), _tensor(gallery[1], device))
@@ -59,6 +60,8 @@ def retrieval_by_query(
     # Queries that look for many come first, and with others that do.
     order = torch.argsort(relevant, descending=True, stable=True)
     order = order[: int((relevant > 0).sum())]
+    if among is not None:
+        order = order[torch.isin(order, torch.from_numpy(among).to(order.device))]
     result = torch.full((len(rows), len(METRICS)), torch.nan, dtype=torch.float64)
     start = 0
     while start < len(order):

@@ -183,3 +183,25 @@ def test_filters_are_tried_on_few_classes_unless_one_is_named():
             run = tried(TrainingConfig(epochs=1, filter=asked), data)
             assert {one["filter"] for one in run.chosen["contestants"]} == tried_kinds
             assert run.filter_options.kind == run.chosen["filter"] and run.chosen["filter"] in tried_kinds
+
+
+def in_pairs(data):
+    """Half of the classes have no label left: pairs of their samples, nearly copies, get that of another class."""
+    random = np.random.default_rng(0)
+    x, labels, half = data.train.inputs.copy(), data.train.labels.copy(), data.train.num_classes // 2
+    x[1::2] = x[::2] + 0.01 * random.normal(size=x[::2].shape)
+    labels[::2] = np.where(labels[::2] < half, random.integers(half, 2 * half, len(x) // 2), labels[::2])
+    labels[1::2] = labels[::2]
+    return RetrievalData("in pairs", Split(x, labels, data.train.class_names), data.test)
+
+
+def test_prism_filters_where_the_audit_overlooks_much():
+    data = mixture(40, 30, nuisance=1.0)
+    expected = {"prism-vmf": in_pairs(data), "audit": with_wrong_labels(data, "symmetric:0.3", seed=0)}
+    for kind, wrong in expected.items():
+        run = tried(TrainingConfig(epochs=1), wrong)
+        assert {one["filter"] for one in run.chosen["contestants"]} == {kind} and run.filter_options.kind == kind
+        assert not run.filter_options.on_trial and (run.chosen["overlooked"] > trials.MUCH) == (kind != "audit")
+        assert ("of the labels that the audit keeps" in run.chosen["advice"]) == (kind != "audit")
+    # Of few samples PRISM is not asked.
+    assert tried(TrainingConfig(epochs=1), in_pairs(mixture(40, 20))).chosen["overlooked"] == 0

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from app.tests.conftest import Ends, make_clusters
+from app.tests.test_principal_start import in_pairs, mixture
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.filters.options import FilterOptions
@@ -96,6 +97,14 @@ def a_run_judged_before_training(place):
 
 
 @case(2)
+def trials_of_two_processes(place):
+    data, config = in_pairs(mixture(40, 30, nuisance=1.0)), TrainingConfig(epochs=1)
+    many, one = (train(config, data, device="cpu", world=world).summary for world in (world_of(place), World()))
+    assert many["filter"] == one["filter"] == "prism-vmf"
+    assert many["chosen"]["overlooked"] == pytest.approx(one["chosen"]["overlooked"], abs=0.01)
+
+
+@case(2)
 def a_run_with_a_memory(place):
     """The filter's memory, or one of the loss's own, of which each process has half; one process goes on with it."""
     options = OptionSet(MemoryContrastiveOptions(memory_size=151))
@@ -127,7 +136,7 @@ def test_two_processes(tmp_path):
     done = run_python("-m", "app.tests.test_two_processes", str(tmp_path), OMP_NUM_THREADS="1")
     for rank in (0, 1):
         results = pickle.loads((tmp_path / f"results-2-{rank}").read_bytes())
-        assert len(results) == 4, done.stderr
+        assert len(results) == 5, done.stderr
         assert not any(results.values()), next(filter(None, results.values()))
 
 

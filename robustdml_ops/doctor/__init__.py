@@ -22,7 +22,7 @@ __all__ = ["main"]
 def main(
     argv: Sequence[str],
     prog: str = "python -m robustdml_ops.doctor",
-    folders: Mapping[str, Callable[[], Path]] | None = None,  # further folders to test; RuntimeError: there is none
+    folders: Mapping[str, Callable[[], Path]] | None = None,  # further folders to test; an error: there is none
 ) -> int:
     """Examine this machine and print the findings; returns the exit status, 1 if there is a fault."""
     parser = argparse.ArgumentParser(

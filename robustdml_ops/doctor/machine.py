@@ -221,7 +221,7 @@ def _tried(find: Callable[[], Path]) -> tuple[str | None, str | None]:
     """The folder, and the reason why it can't be written to; None where there is none of either."""
     try:
         folder = find()
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         return None, str(error)
     try:
         # Permissions alone don't tell (a full disk, a read-only mount), so write; if need be, into the nearest parent.

@@ -2,7 +2,7 @@
 
 import argparse
 
-from robustdml.cache import user_cache
+from robustdml.cache import cache_folder
 from robustdml_ops import doctor
 
 
@@ -13,4 +13,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     given = [f"--{name}" for name in ("json", "strict") if getattr(arguments, name)]
-    return doctor.main(given, "robustdml doctor", {"cache of data (ROBUSTDML_CACHE)": user_cache})
+    return doctor.main(given, "robustdml doctor", {"cache of data (ROBUSTDML_CACHE)": cache_folder})

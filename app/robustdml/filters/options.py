@@ -35,8 +35,8 @@ class FilterOptions(Options, name="filter"):
     without_copies: bool = option(False, "judge a sample without its own past copies in the memory, an extension")
     on_trial: bool = option(
         False,
-        "where trial runs choose the averaging, take the filter called audit in place of this one; of few classes, the "
-        "better of audit and none",
+        "where trial runs choose the averaging, take audit in place of this filter, unless it overlooks much that this "
+        "one finds; of few classes, the better of audit and none",
     )
     preset: str | None = option(None, "paper: the paper's estimator and no extension", choices=("paper",))
 

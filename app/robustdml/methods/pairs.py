@@ -79,7 +79,7 @@ METHODS = {
 }
 
 # The default: the contrastive loss from the features' principal axes on what the audit keeps, and an average with the
-# start, or the features themselves. Without trials PRISM's vMF-Sim with a cautious cut filters; docs/labels.md.
+# start, or the features themselves. Without trials, and where the audit overlooks much, PRISM filters; docs/labels.md.
 ROBUST = replace(
     METHODS["contrastive"],
     title="Robust",

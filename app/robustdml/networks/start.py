@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from robustdml.data import Rows
-from robustdml.evaluation import JUDGED, judged_by_query
+from robustdml.evaluation import JUDGED, judged
 from robustdml.networks.models import unit_length
 
 NARROWEST = 64
@@ -77,7 +77,7 @@ def choose_start(features: NDArray[np.floating], labels: NDArray[np.int64], seed
     rows = torch.from_numpy(np.array(features[held], dtype=np.float32)).double()
 
     def measure(projected: Tensor) -> dict[str, float]:
-        found = np.nanmean(judged_by_query(projected.float(), labels[held]), axis=0)
+        found = np.nanmean(judged(projected.float(), labels[held]), axis=0)
         return dict(zip(JUDGED, found.tolist(), strict=True))
 
     measured, width = {0: measure(rows)}, NARROWEST

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from robustdml.evaluation import JUDGED
-from robustdml.filters.options import NO_FILTER
+from robustdml.filters.options import FILTERS, NO_FILTER
 
 # Probability of a supported gain of an averaging where there is none.
 CHANCE = 0.03
@@ -129,6 +129,8 @@ def advice(chosen: dict[str, Any], epochs: int) -> str:
     told = f"Chosen: {what}, which gained {gain} on held-out classes."
     if not best["supported"]:
         told += " That may be chance; without --embedding-size the features could be kept as they are."
+    if chosen["filter"] in FILTERS and chosen["overlooked"]:
+        told += f" It filters because it doubts {chosen['overlooked']:.0%} of the labels that the audit keeps."
     if chosen["filter"] == NO_FILTER and chosen["doubted"] > WORTH_TELLING:
         told += f" The audit doubts {chosen['doubted']:.0%} of the labels: look at them with robustdml audit."
     return told

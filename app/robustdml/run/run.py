@@ -1,5 +1,6 @@
 """The state of a training run, and its epochs."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -178,6 +179,18 @@ class Run:
                 found = label_quality(self.prepared.frozen_features(), self.labels)
             self.label_quality = self.world.merged(found.to(self.device)).cpu()
         return self.label_quality
+
+    def judge_by_filter(self, rows: Rows) -> NDArray[np.bool_]:
+        """Say which of these labels PRISM keeps by the embeddings before training, (N,); that uses the filter up."""
+        assert isinstance(self.filter, PrismFilter)
+        embeddings = self._embed_training_split()
+        self.filter.fill(embeddings, self.world)
+        kept = torch.full((len(self.labels),), torch.nan, device=self.device)
+        for batch in np.array_split(rows, math.ceil(len(rows) / self.config.batch_size)):
+            own = self.world.part(batch)
+            keep, _ = self.filter.judge(embeddings[own].to(self.device), own, None)
+            kept[own] = keep.float()
+        return np.asarray(self.world.merged(kept)[rows].cpu() == 1)
 
     def train_epoch(self, report: OnProgress, recorders: Sequence[Recorder], evaluate: bool = True) -> None:
         """Pass over the batches once, then evaluate on the test split and add a record to the history."""
