@@ -50,6 +50,7 @@ PARTS = [
     _part("contrastive-audit-principal", "Contrastive, principal start, the audit's filter", "contrastive",
           start="principal", filter=FilterOptions("audit")),
     _part("robust-unfiltered", "Robust without a filter", "robust", filter=FilterOptions()),
+    _part("robust-audit", "Robust, the audit alone", "robust", filter=FilterOptions("audit")),
     _part("robust-prism", "Robust, PRISM in place of the audit", "robust",
           filter=replace(METHODS["robust"].filter, on_trial=False)),
 ]  # fmt: skip
