@@ -201,7 +201,8 @@ def test_prism_filters_where_the_audit_overlooks_much():
     for kind, wrong in expected.items():
         run = tried(TrainingConfig(epochs=1), wrong)
         assert {one["filter"] for one in run.chosen["contestants"]} == {kind} and run.filter_options.kind == kind
-        assert not run.filter_options.on_trial and (run.chosen["overlooked"] > trials.MUCH) == (kind != "audit")
+        overlooks = run.chosen["overlooked"] > trials.MOST_OVERLOOKED
+        assert not run.filter_options.on_trial and overlooks == (kind != "audit")
         assert ("of the labels that the audit keeps" in run.chosen["advice"]) == (kind != "audit")
     # Of few samples PRISM is not asked.
     assert tried(TrainingConfig(epochs=1), in_pairs(mixture(40, 20))).chosen["overlooked"] == 0

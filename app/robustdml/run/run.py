@@ -181,7 +181,7 @@ class Run:
         return self.label_quality
 
     def judge_by_filter(self, rows: Rows) -> NDArray[np.bool_]:
-        """Say which of these labels PRISM keeps by the embeddings before training, (N,); that uses the filter up."""
+        """Say which of these labels PRISM keeps by the embeddings before training, (N,); a new filter has to follow."""
         assert isinstance(self.filter, PrismFilter)
         embeddings = self._embed_training_split()
         self.filter.fill(embeddings, self.world)

@@ -36,7 +36,7 @@ MOST_SAMPLES = 6000
 MOST_QUERIES = 600
 # Share of the labels that the audit keeps and PRISM leaves out, from which on PRISM filters in place of the audit. On
 # sets to choose by, labels wrong at random reached 0.07; those of like samples or similar classes 0.08 to 0.47.
-MUCH = 0.1
+MOST_OVERLOOKED = 0.1
 # Fewer samples teach PRISM too little: there it left out many right labels.
 SAMPLES_FOR_PRISM = 1000
 # Fewer classes are few: they are split more often, and training without a filter is tried as well.
@@ -221,4 +221,4 @@ def filters_to_try(run: Run) -> tuple[list[FilterOptions], float]:
     rows = np.random.default_rng(run.config.seed).permutation(len(run.labels))[:MOST_SAMPLES]
     audited = (run.judge_labels()[rows] >= LEAST_QUALITY).numpy()
     overlooked = float((audited & ~run.judge_by_filter(rows)).mean())
-    return [replace(asked, on_trial=False) if overlooked > MUCH else FilterOptions(AUDIT)], overlooked
+    return [replace(asked, on_trial=False) if overlooked > MOST_OVERLOOKED else FilterOptions(AUDIT)], overlooked
