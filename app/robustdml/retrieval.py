@@ -78,9 +78,8 @@ def retrieval_by_query(
 
 def _without_own(found: Tensor, own: Tensor) -> Tensor:
     """Leave each query itself out, or the last where it is not among those found."""
-    others = found != own[:, None]
-    others[:, -1] &= ~others.all(1)
-    return found[others].view(len(own), -1)
+    passed = (found == own[:, None]).cumsum(1)[:, :-1] > 0
+    return torch.where(passed, found[:, 1:], found[:, :-1])
 
 
 def _metrics(right: Tensor, relevant: Tensor) -> Tensor:

@@ -12,9 +12,6 @@ namespace {
 
 // Similarities whose maximum decides whether one of them is looked at.
 constexpr std::int64_t kBlock = 64;
-// Candidates that are put in order together, at most: the more, the fewer moves of the k nearest, and the
-// more candidates that turn out too small.
-constexpr std::int64_t kPending = 1024;
 
 template <class T>
 struct Neighbour {
@@ -22,40 +19,42 @@ struct Neighbour {
     std::int64_t index;
 };
 
+template <class T>
+bool nearer(const Neighbour<T>& a, const Neighbour<T>& b) {
+    return (a.value > b.value) | ((a.value == b.value) & (a.index < b.index));
+}
+
 // The k nearest of one query, and the candidates that may soon be among them.
 template <class T>
 class Nearest {
   public:
-    explicit Nearest(std::int64_t k)
-        : k_(k), merge_from_(std::min(k, kPending)), pending_(merge_from_ + kBlock) {}
+    explicit Nearest(std::int64_t k) : k_(k), pending_(2 * k + kBlock) {}
 
     void begin_row(T* values, std::int64_t* indices) {
         values_ = values;
         indices_ = indices;
+        least_ = values[k_ - 1];
     }
 
     // What a candidate has to exceed.
-    T threshold() const { return values_[k_ - 1]; }
+    T threshold() const { return least_; }
 
     // Takes those of up to kBlock similarities that exceed the threshold. No branch: chance would decide it.
     void take(const T* s, std::int64_t count, std::int64_t first, std::int64_t excluded) {
-        const T least = threshold();
+        const T least = least_;
         for (std::int64_t x = 0; x < count; ++x) {
             pending_[count_] = {s[x], first + x};
             count_ += (s[x] > least) & (first + x != excluded);
         }
-        if (count_ >= merge_from_) merge();
+        if (count_ >= 2 * k_) select();
     }
 
     // Puts the candidates into their places. Behind their equals: what is there has lower indices.
     void merge() {
-        std::sort(pending_.begin(), pending_.begin() + count_,
-                  [](const Neighbour<T>& a, const Neighbour<T>& b) {
-                      return a.value > b.value || (a.value == b.value && a.index < b.index);
-                  });
-        const std::int64_t candidates = std::min(count_, k_);
+        select();
+        std::sort(pending_.begin(), pending_.begin() + count_, nearer<T>);
         std::int64_t entering = 0;
-        while (entering < candidates && pending_[entering].value > values_[k_ - 1 - entering]) ++entering;
+        while (entering < count_ && pending_[entering].value > values_[k_ - 1 - entering]) ++entering;
         std::int64_t staying = k_ - entering;
         for (std::int64_t place = k_ - 1; entering > 0; --place) {
             const Neighbour<T>& candidate = pending_[entering - 1];
@@ -73,11 +72,19 @@ class Nearest {
     }
 
   private:
+    // Keeps k candidates, in any order: sorting those that turn out too small would cost more.
+    void select() {
+        if (count_ <= k_) return;
+        std::nth_element(pending_.begin(), pending_.begin() + (k_ - 1), pending_.begin() + count_, nearer<T>);
+        least_ = std::max(least_, pending_[k_ - 1].value);
+        count_ = k_;
+    }
+
     const std::int64_t k_;
-    const std::int64_t merge_from_;
     T* values_ = nullptr;
     std::int64_t* indices_ = nullptr;
-    std::vector<Neighbour<T>> pending_;  // (merge_from_ + kBlock,), count_ of them in use
+    T least_ = 0;
+    std::vector<Neighbour<T>> pending_;  // (2·k + kBlock,), count_ of them in use
     std::int64_t count_ = 0;
 };
 

@@ -63,7 +63,7 @@ class Explanation(NamedTuple):
 def explain(evidence: Evidence, num_classes: int, kind: str, grid: Sequence[Weights]) -> list[Explanation]:
     """Fit the noise of a kind under which the labels given are likeliest, for pairs of weights a and b."""
     if kind == BY_PAIRS:
-        return [_explain_by_pairs(evidence, num_classes, weights) for weights in grid]
+        return _explain_by_pairs(evidence, num_classes, grid)
     labels, n = evidence.labels, len(evidence.labels)
     probability = torch.stack([evidence.log_probabilities(weights, num_classes) for weights in grid]).exp()
     likeness = None
@@ -106,26 +106,27 @@ def flatter(weights: Weights, factor: float = LIKENESS) -> Weights:
     return Weights(*(factor * weight for weight in weights))
 
 
-def _explain_by_pairs(evidence: Evidence, num_classes: int, weights: Weights) -> Explanation:
+def _explain_by_pairs(evidence: Evidence, num_classes: int, grid: Sequence[Weights]) -> list[Explanation]:
     """Each class has a rate of wrong labels, and they go to certain others."""
     labels, classes = evidence.labels, evidence.classes
-    probability = evidence.log_probabilities(weights, num_classes).exp()
-    noise = LabelNoise.unknown(num_classes, FIRST_RATE)
-    before, total = torch.zeros(classes.shape), probability[:, :1]
+    probability = torch.stack([evidence.log_probabilities(weights, num_classes) for weights in grid]).exp()
+    noise = LabelNoise.unknown(len(grid), num_classes, FIRST_RATE)
+    before, total = torch.zeros(len(grid), *classes.shape), probability[:, :, :1]
     for _ in range(ROUNDS):
-        popular = noise.popularity[labels][:, None]
+        popular = noise.popularity[:, labels, None]
         own = before.clone()
-        own[:, 0] = 0
+        own[:, :, 0] = 0
         told = noise.log_probability(labels, classes, own).exp()
         # No class has another name more often than its own.
-        told[:, 1:-1] = torch.minimum(told[:, 1:-1], noise.right(classes[:, 1:-1]))
-        joint = probability * torch.cat([told[:, :-1], noise.rate * popular, popular], 1)
-        total = joint.sum(1, keepdim=True).clamp(min=1e-30)
+        told[:, :, 1:-1] = torch.minimum(told[:, :, 1:-1], noise.right(classes[:, 1:-1]))
+        joint = probability * torch.cat([told[:, :, :-1], noise.rate[:, :, None] * popular, popular], 2)
+        total = joint.sum(2, keepdim=True).clamp(min=1e-30)
         joint /= total
-        before = torch.cat([joint[:, :-2], joint[:, -1:]], 1)
-        rate = float(joint[:, 1:].sum() / max(len(labels), 1))
+        before = torch.cat([joint[:, :, :-2], joint[:, :, -1:]], 2)
+        rate = joint[:, :, 1:].sum((1, 2)).div(max(len(labels), 1))[:, None]
         noise = LabelNoise.count(labels, classes, before, num_classes, rate)
-    return Explanation(BY_PAIRS, weights, before, total[:, 0].log())
+    found = zip(grid, before, total[:, :, 0].log(), strict=True)
+    return [Explanation(BY_PAIRS, weights, posterior, likelihood) for weights, posterior, likelihood in found]
 
 
 def explanations(experts: Experts) -> tuple[Evidence, list[Explanation], Tensor]:

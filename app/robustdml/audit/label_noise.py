@@ -13,70 +13,67 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class LabelNoise:
-    """P(label | class); class C has no name, and all of its labels are wrong."""
+    """P(label | class) of G noises, from n samples and K classes that each may be of.
 
-    rate: float  # Share of wrong labels in all
-    popularity: Tensor  # Where wrong labels go, (C,), with sum 1
-    pairs: Tensor  # Keys class·C + label of the pairs that were seen, int64, ascending, (P,)
-    pair_counts: Tensor  # Expected number of samples of each, (P,)
-    wrong: Tensor  # Expected number of wrong labels and of samples of each class, (C + 1,)
+    Class C has no name, and all of its labels are wrong.
+    """
+
+    rate: Tensor  # Share of wrong labels in all, (G, 1)
+    popularity: Tensor  # Where wrong labels go, (G, C), rows of sum 1
+    seen: Tensor  # Expected number of samples of each sample's classes that have its label, (G, n, K)
+    wrong: Tensor  # Expected number of wrong labels and of samples of each class, (G, C + 1)
     total: Tensor
 
     @classmethod
-    def unknown(cls, num_classes: int, rate: float) -> "LabelNoise":
+    def unknown(cls, num_noises: int, num_classes: int, rate: float) -> "LabelNoise":
         """Nothing is known: wrong labels may be any."""
-        empty, none = torch.zeros(0), torch.zeros(num_classes + 1)
-        popularity = torch.full((num_classes,), 1 / num_classes)
-        return cls(rate, popularity, torch.zeros(0, dtype=torch.int64), empty, none, none)
+        popularity = torch.full((num_noises, num_classes), 1 / num_classes)
+        none = torch.zeros(num_noises, num_classes + 1)
+        return cls(torch.full((num_noises, 1), rate), popularity, torch.zeros(num_noises, 1, 1), none, none)
 
     @classmethod
-    def count(cls, labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: int, rate: float) -> "LabelNoise":
-        """Count what is expected to have been mistaken for what."""
+    def count(cls, labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: int, rate: Tensor) -> "LabelNoise":
+        """Count what is expected to have been mistaken for what: labels (n,), classes (n, K), posterior (G, n, K)."""
         wrong_part = posterior.clone()
-        wrong_part[:, 0] = 0
-        likely = wrong_part > 1e-3
-        keys, place = torch.unique((classes * num_classes + labels[:, None])[likely], return_inverse=True)
-        pair_counts = torch.zeros(len(keys)).index_add_(0, place, wrong_part[likely])
-        wrong, total = (
-            torch.zeros(num_classes + 1).index_add_(0, classes.reshape(-1), part.reshape(-1))
-            for part in (wrong_part, posterior)
-        )
-        popularity = torch.ones(num_classes).index_add_(0, labels, 1 - posterior[:, 0])
-        return cls(rate, popularity / popularity.sum(), keys, pair_counts, wrong, total)
-
-    def seen(self, classes: Tensor, labels: Tensor) -> Tensor:
-        """Expected number of samples of these classes with these labels."""
-        keys = classes * len(self.popularity) + labels
-        if not len(self.pairs):
-            return torch.zeros(keys.shape)
-        place = torch.searchsorted(self.pairs, keys).clamp(max=len(self.pairs) - 1)
-        return self.pair_counts[place] * (self.pairs[place] == keys)
+        wrong_part[:, :, 0] = 0
+        keys, pairs = torch.unique(classes * num_classes + labels[:, None], return_inverse=True)
+        seen = _summed(wrong_part * (wrong_part > 1e-3), pairs, len(keys))[:, pairs]
+        wrong, total = (_summed(part, classes, num_classes + 1) for part in (wrong_part, posterior))
+        popularity = _summed(1 - posterior[:, :, 0], labels, num_classes, 1.0)
+        return cls(rate, popularity / popularity.sum(1, keepdim=True), seen, wrong, total)
 
     def right(self, classes: Tensor) -> Tensor:
         """Share of each class's samples with its own name."""
         rates = (self.wrong + PRIOR_RATE * self.rate) / (self.total + PRIOR_RATE)
-        return (1 - rates)[classes]
+        return (1 - rates)[:, classes]
 
     def log_probability(self, labels: Tensor, classes: Tensor, own: Tensor) -> Tensor:
-        """Log-probability of each sample's label under several classes, the sample itself left out."""
-        popular = self.popularity[labels][:, None]
-        wrong, total = (counts[classes] for counts in (self.wrong, self.total))
-        seen = (self.seen(classes, labels[:, None]) - own).clamp(min=0)
-        taken_for = (seen + PRIOR_PAIRS * popular) / ((wrong - own).clamp(min=0) + PRIOR_PAIRS)
-        rates = ((wrong - own).clamp(min=0) + PRIOR_RATE * self.rate) / ((total - own).clamp(min=0) + PRIOR_RATE)
+        """Log-probability of each sample's label under several classes, the sample itself left out, (G, n, K)."""
+        popular, rate = self.popularity[:, labels, None], self.rate[:, :, None]
+        wrong, total = (counts[:, classes] for counts in (self.wrong, self.total))
+        seen = (self.seen - own).clamp(min=0)
+        others = (wrong - own).clamp(min=0)
+        taken_for = (seen + PRIOR_PAIRS * popular) / (others + PRIOR_PAIRS)
+        rates = (others + PRIOR_RATE * rate) / ((total - own).clamp(min=0) + PRIOR_RATE)
         log_probability = (rates * taken_for).clamp(min=_TINY).log()
-        right = (wrong[:, 0] + PRIOR_RATE * self.rate) / (total[:, 0] + PRIOR_RATE)
-        log_probability[:, 0] = (1 - right).clamp(min=_TINY).log()
-        log_probability[:, -1] = popular[:, 0].log()
+        right = (wrong[:, :, 0] + PRIOR_RATE * self.rate) / (total[:, :, 0] + PRIOR_RATE)
+        log_probability[:, :, 0] = (1 - right).clamp(min=_TINY).log()
+        log_probability[:, :, -1] = popular[:, :, 0].log()
         return log_probability
+
+
+def _summed(values: Tensor, places: Tensor, number: int, start: float = 0.0) -> Tensor:
+    """Sums (G, number) of values (G, …) at places (…)."""
+    # One flat index: along a second dimension PyTorch adds row by row.
+    offsets = torch.arange(len(values))[:, None] * number
+    flat = torch.full((len(values) * number,), start)
+    return flat.index_add_(0, (offsets + places.flatten()).flatten(), values.flatten()).view(-1, number)
 
 
 def anchored(labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: int) -> Tensor:
     """Weights (N, K) by which samples count for classes: of no other label may a class have more than of its own."""
-    seen = LabelNoise.count(labels, classes, posterior, num_classes, 0.0)
-    right = seen.total - seen.wrong
+    noise = LabelNoise.count(labels, classes, posterior[None], num_classes, torch.zeros(1, 1))
+    right = (noise.total - noise.wrong)[0, classes[:, 1:-1]]
     out = posterior.clone()
-    for place in range(1, classes.shape[1] - 1):
-        other = classes[:, place]
-        out[:, place] *= (right[other] / seen.seen(other, labels).clamp(min=_TINY)).clamp(max=1)
+    out[:, 1:-1] *= (right / noise.seen[0, :, 1:-1].clamp(min=_TINY)).clamp(max=1)
     return out

@@ -5,6 +5,7 @@
 // run from last to first: a kernel whose threads wait for each other where they must gives the same bits.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cmath>
@@ -85,15 +86,17 @@ class Block {
 
     void run(bool reverse) {
         running = this;
-        while (stacks.size() < threads_.size()) stacks.emplace_back(new char[kStack]);
-        for (std::size_t t = 0; t < threads_.size(); ++t) start(t);
+        while (fibers.size() < threads_.size()) fibers.push_back(std::make_unique<Fiber>());
         while (done_ < threads_.size()) {
             progress_ = false;
             for (std::size_t i = 0; i < threads_.size(); ++i) {
                 const std::size_t t = reverse ? threads_.size() - 1 - i : i;
                 if (!threads_[t].done) resume(t);
             }
-            if (!progress_) throw std::runtime_error("threads of a block wait for each other for ever");
+            if (!progress_) {
+                fibers.clear();  // each is in the midst of this kernel
+                throw std::runtime_error("threads of a block wait for each other for ever");
+            }
         }
     }
 
@@ -122,7 +125,6 @@ class Block {
 
   private:
     struct Thread {
-        ucontext_t context;
         std::size_t shuffles = 0;
         bool done = false;
     };
@@ -130,17 +132,29 @@ class Block {
         std::uint64_t slot[2][32];
         std::size_t arrivals = 0;
     };
-    static constexpr std::size_t kStack = 64 << 10;
-    static inline std::vector<std::unique_ptr<char[]>> stacks;
 
-    void start(std::size_t t) {
-        Thread& thread = threads_[t];
-        getcontext(&thread.context);
-        thread.context.uc_stack.ss_sp = stacks[t].get();
-        thread.context.uc_stack.ss_size = kStack;
-        thread.context.uc_link = &scheduler_;
-        makecontext(&thread.context, [] { running->body(); }, 0);
-    }
+    // Runs a thread of one block after another, and waits in between.
+    struct Fiber {
+        Fiber() {
+            getcontext(&context);
+            context.uc_stack.ss_sp = stack.get();
+            context.uc_stack.ss_size = kStack;
+            makecontext(
+                &context,
+                [] {
+                    while (true) running->body();
+                },
+                0);
+        }
+        static constexpr std::size_t kStack = 64 << 10;
+        std::unique_ptr<char[]> stack{new char[kStack]};
+        ucontext_t context;
+        jmp_buf place;  // where it goes on
+        bool begun = false;
+    };
+    static inline std::vector<std::unique_ptr<Fiber>> fibers;
+    static inline ucontext_t scheduler;
+    static inline jmp_buf scheduler_place;
 
     void body() {
         kernel_();
@@ -148,6 +162,7 @@ class Block {
         ++done_;
         progress_ = true;
         release();
+        yield();
     }
 
     // Threads that have returned are not waited for.
@@ -157,23 +172,36 @@ class Block {
         ++barriers_;
     }
 
+    // swapcontext asks the system for the signal mask at every switch. Jumps don't, but AddressSanitizer
+    // knows no jump from one stack to another.
+#ifdef __SANITIZE_ADDRESS__
+    static void switch_to(Fiber& fiber) { swapcontext(&scheduler, &fiber.context); }
+    static void switch_back(Fiber& fiber) { swapcontext(&fiber.context, &scheduler); }
+#else
+    static void switch_to(Fiber& fiber) {
+        if (_setjmp(scheduler_place) != 0) return;
+        if (fiber.begun) _longjmp(fiber.place, 1);
+        fiber.begun = true;
+        setcontext(&fiber.context);
+    }
+    static void switch_back(Fiber& fiber) {
+        if (_setjmp(fiber.place) == 0) _longjmp(scheduler_place, 1);
+    }
+#endif
+
     void resume(std::size_t t) {
         current_ = t;
         threadIdx.x = t % shape_.x;
         threadIdx.y = t / shape_.x;
-        swapcontext(&scheduler_, &threads_[t].context);
+        switch_to(*fibers[t]);
     }
 
-    void yield() {
-        const std::size_t me = current_;
-        swapcontext(&threads_[me].context, &scheduler_);
-    }
+    void yield() { switch_back(*fibers[current_]); }
 
     dim3 shape_;
     const std::function<void()>& kernel_;
     std::vector<Thread> threads_;
     std::vector<Warp> warps_;
-    ucontext_t scheduler_;
     std::size_t current_ = 0, done_ = 0, waiting_ = 0, barriers_ = 0;
     bool progress_ = false;
 };
