@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+READY := $(VENV)/.dependencies $(VENV)/.native
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q
 COMPILE := $(BIN)/uv pip compile -q --constraint constraints.txt --universal --python-version 3.10 --generate-hashes --no-header \
 	--annotation-style line
@@ -12,28 +13,28 @@ NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml app/pyproject.toml $(wi
 .PHONY: demo test test-all test-oldest lint bench docs docs-links sanitize fuzz leaks kills soak wheels check-wheels requirements clean
 .DELETE_ON_ERROR:
 
-demo: $(VENV)/.native
+demo: $(READY)
 	$(BIN)/python -m experiments demo --out out
 
 # Of the library, the application and the experiments; test-all has the tests marked `nightly`, too.
 PYTEST := OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -n 2 --dist worksteal
 
-test: $(VENV)/.native
+test: $(READY)
 	$(PYTEST) -m "not nightly"
 
-test-all: $(VENV)/.native
+test-all: $(READY)
 	$(PYTEST)
 
 # Losses and their distribution on the oldest PyTorch that pyproject.toml admits, with the native module as it is built.
 OLDEST := $(VENV)/oldest
-test-oldest: $(VENV)/.native
+test-oldest: $(READY)
 	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
 	grep -v -e '^torch=' -e '^triton=' constraints.txt > $(OLDEST)/constraints.txt
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(OLDEST)/bin/pip install -q -c $(OLDEST)/constraints.txt \
 		torch==2.6.0 numpy scipy pytest pytest-xdist hypothesis safetensors pytorch-metric-learning pytorch-lightning
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal tests/distributed tests/losses
 
-lint: $(VENV)/.native
+lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -44,10 +45,10 @@ lint: $(VENV)/.native
 	find $(OWN_FILES) -type f ! -path '*/__pycache__/*' ! -name '*.so' -exec $(BIN)/detect-secrets-hook --no-verify {} +
 	$(BIN)/python -m release.audit_dependencies
 
-bench: $(VENV)/.native
+bench: $(READY)
 	$(BIN)/python -m robustdml_ops.bench --out out/bench
 
-docs: $(VENV)/.native
+docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet -f website/mkdocs.yml
 	$(BIN)/python -m website.check out/site
 
@@ -55,13 +56,19 @@ docs: $(VENV)/.native
 docs-links: docs
 	$(BIN)/python -m website.check out/site --external
 
-$(VENV)/.dependencies: requirements/ci.txt requirements/data.txt constraints.txt
+# What builds the native module comes first: with --jobs 2 it is built while the other packages are installed.
+$(VENV)/.tools: requirements/ci.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	awk '/^[a-z]/ { wanted = /^(cmake|ninja|pybind11|setuptools|wheel)==/ } wanted' $< > $(VENV)/tools.txt
+	$(PIP) --no-compile --require-hashes --no-deps -r $(VENV)/tools.txt
+	touch $@
+
+$(VENV)/.dependencies: $(VENV)/.tools requirements/data.txt constraints.txt
 	$(PIP) --no-compile --require-hashes --no-deps -r requirements/ci.txt -r requirements/data.txt
 	$(PIP) --no-compile -c constraints.txt torch  # whose build is the machine's choice: no hash fits all
 	touch $@
 
-$(VENV)/.native: $(VENV)/.dependencies $(NATIVE_SOURCES)
+$(VENV)/.native: $(VENV)/.tools $(NATIVE_SOURCES)
 	PATH="$(abspath $(BIN)):$$PATH" $(PIP) --no-deps --no-build-isolation -e . -e app
 	touch $@
 
@@ -69,12 +76,12 @@ $(VENV)/.native: $(VENV)/.dependencies $(NATIVE_SOURCES)
 KILLS ?= 220
 FAULTS ?= 70
 SIGNALS ?= 50
-kills: $(VENV)/.native
+kills: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m app.tests.hostile.kill --kills $(KILLS) --faults $(FAULTS) --signals $(SIGNALS) --seed 0
 
 # One run on one to three processes, which are killed, ended and started again on another number for MINUTES.
 MINUTES ?= 60
-soak: $(VENV)/.native
+soak: $(READY)
 	$(BIN)/python -m app.tests.hostile.soak --minutes $(MINUTES)
 
 # After a change of the dependencies in either pyproject.toml or of constraints.txt; it asks the package index. PyTorch and what
@@ -85,24 +92,24 @@ requirements:
 		--excludes requirements/left-out.txt -o requirements/ci.txt
 	$(COMPILE) requirements/data.in --no-deps -o requirements/data.txt
 
-sanitize: $(VENV)/.native
+sanitize: $(READY)
 	FUZZ_CASES=300 $(BIN)/python -m pytest tests/native/test_sanitized.py
 
 # Random calls of ops against the reference, and wrong calls of everything public, CASES of each; docs/development.md
 CASES ?= 2000
 SEED ?= 17
-fuzz: $(VENV)/.native
+fuzz: $(READY)
 	FUZZ_CASES=$(CASES) $(PYTEST) tests/fuzz --hypothesis-seed=$(SEED)
 
 # What thousands of steps of each loss, filter and optimiser leave in memory, files and threads.
 STEPS ?= 10000
-leaks: $(VENV)/.native
+leaks: $(READY)
 	LEAK_STEPS=$(STEPS) $(PYTEST) tests/leaks
 
-wheels: $(VENV)/.native
+wheels: $(READY)
 	$(BIN)/python -m release.make_wheels
 
-check-wheels: $(VENV)/.native
+check-wheels: $(READY)
 	$(BIN)/python -m release.check_wheels --again
 
 clean:

@@ -6,6 +6,7 @@ import torch
 from robustdml_ops.ops.anchor.problem import ConfidenceSets, Wanted
 from robustdml_ops.ops.anchor.sweep import BACKENDS
 from tests.anchor.cases import EAGER, EDGES, SETS, Case, assert_sweeps_agree
+from tests.nightly import nightly_but
 
 NATIVE = BACKENDS["native"]
 # A single sample or proxy, sizes around the vector and warp widths, several blocks, more than one pass of a block.
@@ -38,7 +39,7 @@ def test_alphas_and_what_is_wanted(device, alpha, want, sets):
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", nightly_but([torch.float32], [torch.float32, torch.float64]))
 @pytest.mark.parametrize("edge", EDGES)
 def test_edges(device, edge, dtype):
     check(EDGES[edge](), device, dtype)

@@ -1,6 +1,7 @@
 """Arrows point down: who may import whom, that nobody does in a circle, and what an import costs."""
 
 import ast
+import functools
 import graphlib
 import importlib.util
 import re
@@ -55,12 +56,14 @@ def canonical(module: str) -> str:
     return re.sub(r"^robustdml_ops\.(?=(python_ref|bench)\b)", "", module)
 
 
-IMPORTS = {module: imports_of(module) for module in FILES}
+@functools.cache
+def imports():
+    return {module: imports_of(module) for module in FILES}
 
 
 def crossing(of, to):
     """The modules ``of`` which some imports are ``to`` names, and those imports."""
-    found = {module: set(filter(to, imported)) for module, imported in IMPORTS.items() if of(module)}
+    found = {module: set(filter(to, imported)) for module, imported in imports().items() if of(module)}
     return {module: imported for module, imported in found.items() if imported}
 
 
@@ -74,9 +77,9 @@ def layer(module: str) -> str:
 
 
 def test_no_circle_of_files():
-    assert "robustdml.train" in IMPORTS["experiments.comparison.cells"]  # names within functions are seen
+    assert "robustdml.train" in imports()["experiments.comparison.cells"]  # names within functions are seen
     try:
-        graphlib.TopologicalSorter(IMPORTS).prepare()
+        graphlib.TopologicalSorter(imports()).prepare()
     except graphlib.CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
 
