@@ -56,10 +56,10 @@ docs: $(READY)
 docs-links: docs
 	$(BIN)/python -m website.check out/site --external
 
-# What builds the native module comes first: with --jobs 2 it is built while the other packages are installed.
+# pip and what builds the native module come first: with --jobs 2 it is built while the other packages are installed.
 $(VENV)/.tools: requirements/ci.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	awk '/^[a-z]/ { wanted = /^(cmake|ninja|pybind11|setuptools|wheel)==/ } wanted' $< > $(VENV)/tools.txt
+	awk '/^[a-z]/ { wanted = /^(cmake|ninja|pip|pybind11|setuptools|wheel)==/ } wanted' $< > $(VENV)/tools.txt
 	$(PIP) --no-compile --require-hashes --no-deps -r $(VENV)/tools.txt
 	touch $@
 
