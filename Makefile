@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.dependencies $(VENV)/.native
+READY := $(VENV)/.dependencies $(VENV)/.torch $(VENV)/.native
 PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q
 COMPILE := $(BIN)/uv pip compile -q --constraint constraints.txt --universal --python-version 3.10 --generate-hashes --no-header \
 	--annotation-style line
@@ -10,7 +10,7 @@ EXTRAS := --extra dev --extra vision --extra export --extra tensorboard
 OWN_FILES := .ci .github app bench csrc docs examples experiments python_ref release robustdml_ops tests website $(wildcard *.md *.py *.toml *.cff) Dockerfile Makefile
 NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml app/pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
-.PHONY: demo test test-all test-oldest lint bench docs docs-links sanitize fuzz leaks kills soak wheels check-wheels requirements clean
+.PHONY: demo test test-all test-oldest lint types secrets bench docs docs-links sanitize fuzz leaks kills soak wheels check-wheels requirements clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -34,16 +34,20 @@ test-oldest: $(READY)
 		torch==2.6.0 numpy scipy pytest pytest-xdist hypothesis safetensors pytorch-metric-learning pytorch-lightning
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal tests/distributed tests/losses
 
-lint: $(READY)
+lint: types secrets
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run --Werror $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.* csrc/*/*/*.*)
 	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows $(wildcard .github/workflows/*.yml)
 	$(BIN)/check-jsonschema -q --builtin-schema vendor.citation-file-format CITATION.cff
 	test ! -e $(BIN)/hadolint || $(BIN)/hadolint Dockerfile  # there is one for Linux on x86-64 alone
-	find $(OWN_FILES) -type f ! -path '*/__pycache__/*' ! -name '*.so' -exec $(BIN)/detect-secrets-hook --no-verify {} +
 	$(BIN)/python -m release.audit_dependencies
+
+types: $(READY)
+	$(BIN)/mypy
+
+secrets: $(READY)
+	find $(OWN_FILES) -type f ! -path '*/__pycache__/*' ! -name '*.so' -exec $(BIN)/detect-secrets-hook --no-verify {} +
 
 bench: $(READY)
 	$(BIN)/python -m robustdml_ops.bench --out out/bench
@@ -56,15 +60,19 @@ docs: $(READY)
 docs-links: docs
 	$(BIN)/python -m website.check out/site --external
 
-# pip and what builds the native module come first: with --jobs 2 it is built while the other packages are installed.
+# First pip, what builds the native module, and what PyTorch asks for. With --jobs 3 all others go on side by side.
+FIRST := cmake|ninja|pip|pybind11|setuptools|wheel|filelock|fsspec|jinja2|markupsafe|mpmath|networkx|sympy|typing-extensions
 $(VENV)/.tools: requirements/ci.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	awk '/^[a-z]/ { wanted = /^(cmake|ninja|pip|pybind11|setuptools|wheel)==/ } wanted' $< > $(VENV)/tools.txt
+	awk '/^[a-z]/ { wanted = /^($(FIRST))==/ } wanted' $< > $(VENV)/tools.txt
 	$(PIP) --no-compile --require-hashes --no-deps -r $(VENV)/tools.txt
 	touch $@
 
-$(VENV)/.dependencies: $(VENV)/.tools requirements/data.txt constraints.txt
+$(VENV)/.dependencies: $(VENV)/.tools requirements/data.txt
 	$(PIP) --no-compile --require-hashes --no-deps -r requirements/ci.txt -r requirements/data.txt
+	touch $@
+
+$(VENV)/.torch: $(VENV)/.tools constraints.txt
 	$(PIP) --no-compile -c constraints.txt torch  # whose build is the machine's choice: no hash fits all
 	touch $@
 

@@ -26,17 +26,13 @@ if UNDER_TEST:
 
 
 def pytest_addoption(parser):
-    parser.addoption("--end-cases", action="store_true", help="of each test function the first and the last case")
+    parser.addoption("--last-cases", action="store_true", help="of each test function the last case")
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--end-cases", default=False):
-        ends = {}
-        for item in items:
-            if not item.get_closest_marker("nightly"):
-                cases = ends.setdefault((item.path, item.originalname), [])
-                cases[1:] = [item]
-        items[:] = [item for cases in ends.values() for item in cases]
+    if config.getoption("--last-cases", default=False):
+        short = (item for item in items if not item.get_closest_marker("nightly"))
+        items[:] = {(item.path, item.originalname): item for item in short}.values()
 
 
 settings.register_profile("fixed", derandomize=True)

@@ -1,5 +1,7 @@
 """A script of the losses as users start it on several processes."""
 
+import pytest
+
 from tests.subprocesses import run_python
 
 SCRIPT = """
@@ -29,6 +31,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.nightly
 def test_torchrun_trains_one_loss(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
