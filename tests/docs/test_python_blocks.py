@@ -30,8 +30,8 @@ NOT_RUN = {
         "import torch\nfrom torch.distributed",
     ): "needs eight GPUs; tests/distributed does it with processes",
 }
-# Pages that train networks, for tens of seconds.
-LONG = ("docs/training.md",)
+# Pages that train networks or audit, for tens of seconds.
+LONG = ("docs/training.md", "docs/audit.md")
 PYTHON_PAGES = sorted({block.page for block in BLOCKS})
 
 

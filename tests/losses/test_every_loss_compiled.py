@@ -10,7 +10,7 @@ from robustdml_ops import losses
 from tests.every_call import LOSSES, C, D, of_loss, random
 from tests.nightly import nightly_but
 
-# In the short suite one loss of each family, and one of those without a family; every_call compiles all for one size.
+# In the short suite one loss of each family, and one of those without a family.
 SHORT = ("AdaptiveProxyAnchorLoss", "InfoNCELoss", "SubCenterArcFaceLoss", "MultiSimilarityLoss", "ProcSimLoss")
 OWN = ("ArcFaceLoss, own", "ProxyAnchorLoss, own")
 SHORT_COMPILED = ("InfoNCELoss", "MultiSimilarityLoss", "ProcSimLoss, mean", "AdaptiveProxyAnchorLoss, sampled", *OWN)
