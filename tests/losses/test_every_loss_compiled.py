@@ -11,9 +11,8 @@ from tests.every_call import LOSSES, C, D, of_loss, random
 from tests.nightly import nightly_but
 
 # In the short suite one loss of each family, and one of those without a family.
-SHORT = ("AdaptiveProxyAnchorLoss", "InfoNCELoss", "SubCenterArcFaceLoss", "MultiSimilarityLoss", "ProcSimLoss")
-OWN = ("ArcFaceLoss, own", "ProxyAnchorLoss, own")
-SHORT_COMPILED = ("InfoNCELoss", "MultiSimilarityLoss", "ProcSimLoss, mean", "AdaptiveProxyAnchorLoss, sampled", *OWN)
+EXPORTED = ("AdaptiveProxyAnchorLoss", "InfoNCELoss", "SubCenterArcFaceLoss", "MultiSimilarityLoss", "ProcSimLoss")
+COMPILED = ("AdaptiveProxyAnchorLoss, sampled", "InfoNCELoss", "ArcFaceLoss, own", "MultiSimilarityLoss", "ProcSimLoss")
 SAMPLED = {"negative_share": 0.2, "negative_seed": 3}
 MORE = 5 * C  # classes than there are samples
 VARIANTS = LOSSES | {
@@ -45,7 +44,7 @@ def first_rows(inputs, B):
     ("training", "dynamic"),
     [(True, True), *(pytest.param(mode, False, marks=pytest.mark.nightly) for mode in (True, False))],
 )
-@pytest.mark.parametrize("name", nightly_but(SHORT_COMPILED, VARIANTS))
+@pytest.mark.parametrize("name", nightly_but(COMPILED, VARIANTS))
 def test_compiled(name, training, dynamic):
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -69,7 +68,7 @@ def test_compiled(name, training, dynamic):
     ],
 )
 @pytest.mark.filterwarnings("ignore:(Attempted to insert a get_attr Node|Node lifted_)")  # of 2.6, its own
-@pytest.mark.parametrize("name", nightly_but(SHORT, LOSSES))
+@pytest.mark.parametrize("name", nightly_but(EXPORTED, LOSSES))
 def test_exported(name, training, strict):
     """For batches of one size; traced by PyTorch's compiler (``strict``), also for batches of any size."""
     if strict and torch.__version__.startswith("2.6."):
