@@ -1,7 +1,7 @@
 """The study of the suite as it is stored: ``python -m experiments.statistics.stored compare.json suite.json``.
 
 Reads what `python -m experiments compare` has left, and writes means, ranks, comparisons and bars into a file of
-`experiments/results`; what says how it was run (`title`, `command`, `commits`, `machine`, `time`) stays as it is there.
+`experiments/results`; what says how it was run (`title`, `command`, `commits`, `machine`) stays as it is there.
 """
 
 import json
@@ -46,7 +46,16 @@ def study(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for bar in bars(suite)
         ],
         "results": {data: _values(found) for data, found in suite.results.items()},
+        "seconds": {data: _seconds([run for _, run in found]) for data, found in of_data.items()},
     }
+
+
+def _seconds(runs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Mean time of a training by each method."""
+    times = dict[str, list[float]]()
+    for run in runs:
+        times.setdefault(ALL_ENTRIES[run["entry"]].title, []).append(run["summary"]["training_seconds"])
+    return {title: round(fmean(found), 3) for title, found in times.items()}
 
 
 def _ranks(suite: Suite, key: str) -> dict[str, dict[str, list[float | None]]]:
