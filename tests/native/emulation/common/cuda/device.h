@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <ucontext.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -88,12 +89,22 @@ class Block {
         running = this;
         while (fibers.size() < threads_.size()) fibers.push_back(std::make_unique<Fiber>());
         while (done_ < threads_.size()) {
-            progress_ = false;
-            for (std::size_t i = 0; i < threads_.size(); ++i) {
-                const std::size_t t = reverse ? threads_.size() - 1 - i : i;
-                if (!threads_[t].done) resume(t);
+            bool any = false;
+            // A warp goes on until it waits for another: what it overwrites too early the others have not
+            // read.
+            for (std::size_t i = 0; i < warps_.size(); ++i) {
+                const std::size_t first = 32 * (reverse ? warps_.size() - 1 - i : i);
+                const std::size_t count = std::min<std::size_t>(32, threads_.size() - first);
+                do {
+                    progress_ = false;
+                    for (std::size_t lane = 0; lane < count; ++lane) {
+                        const std::size_t t = first + (reverse ? count - 1 - lane : lane);
+                        if (!threads_[t].done) resume(t);
+                    }
+                    any |= progress_;
+                } while (progress_);
             }
-            if (!progress_) {
+            if (!any) {
                 fibers.clear();  // each is in the midst of this kernel
                 throw std::runtime_error("threads of a block wait for each other for ever");
             }
