@@ -28,7 +28,7 @@ bool nearer(const Neighbour<T>& a, const Neighbour<T>& b) {
 template <class T>
 class Nearest {
   public:
-    explicit Nearest(std::int64_t k) : k_(k), pending_(2 * k + kBlock) {}
+    explicit Nearest(std::int64_t k) : k_(k), most_(std::max(2 * k, kBlock)), pending_(most_ + kBlock) {}
 
     void begin_row(T* values, std::int64_t* indices) {
         values_ = values;
@@ -46,7 +46,7 @@ class Nearest {
             pending_[count_] = {s[x], first + x};
             count_ += (s[x] > least) & (first + x != excluded);
         }
-        if (count_ >= 2 * k_) select();
+        if (count_ >= most_) select();
     }
 
     // Puts the candidates into their places. Behind their equals: what is there has lower indices.
@@ -81,10 +81,11 @@ class Nearest {
     }
 
     const std::int64_t k_;
+    const std::int64_t most_;  // candidates, of which the k nearest are then kept
     T* values_ = nullptr;
     std::int64_t* indices_ = nullptr;
     T least_ = 0;
-    std::vector<Neighbour<T>> pending_;  // (2·k + kBlock,), count_ of them in use
+    std::vector<Neighbour<T>> pending_;  // (most_ + kBlock,), count_ of them in use
     std::int64_t count_ = 0;
 };
 
