@@ -26,13 +26,15 @@ if UNDER_TEST:
 
 
 def pytest_addoption(parser):
-    parser.addoption("--last-cases", action="store_true", help="of each test function the last case")
+    parser.addoption("--end-cases", action="store_true", help="of each test function the first and the last case")
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--last-cases", default=False):
-        short = (item for item in items if not item.get_closest_marker("nightly"))
-        items[:] = {(item.path, item.originalname): item for item in short}.values()
+    if config.getoption("--end-cases", default=False):
+        short = [item for item in items if not item.get_closest_marker("nightly")]
+        first, last = ({(one.path, one.originalname): one for one in order} for order in (short[::-1], short))
+        ends = {*first.values(), *last.values()}
+        items[:] = [item for item in short if item in ends]
 
 
 settings.register_profile("fixed", derandomize=True)

@@ -30,8 +30,7 @@ NOT_RUN = {
         "import torch\nfrom torch.distributed",
     ): "needs eight GPUs; tests/distributed does it with processes",
 }
-# Pages that train networks or audit, for tens of seconds.
-LONG = ("docs/training.md", "docs/audit.md")
+LONG = ("docs/training.md", "docs/audit.md")  # train networks or audit, for tens of seconds
 PYTHON_PAGES = sorted({block.page for block in BLOCKS})
 
 

@@ -20,11 +20,10 @@ def nvcc():
 
 
 # The short suite compiles one small kernel for one architecture.
-CASES = [("rows/cuda.cu", ARCHITECTURES[:1])]
-CASES += [pytest.param(kernel, ARCHITECTURES, marks=pytest.mark.nightly) for kernel in KERNELS]
+ALL = (pytest.param(kernel, ARCHITECTURES, marks=pytest.mark.nightly) for kernel in KERNELS)
 
 
-@pytest.mark.parametrize(("source", "architectures"), CASES)
+@pytest.mark.parametrize(("source", "architectures"), [("rows/cuda.cu", ARCHITECTURES[:1]), *ALL])
 def test_compiles_without_warnings_and_spills(nvcc, source, architectures, tmp_path):
     command = [
         nvcc, "-std=c++17", "-O3", "-I", CSRC, "-Xptxas=-v", "-Xcompiler=-Wall,-Wextra", "-c",

@@ -29,7 +29,7 @@ def interpreter_refusal() -> str | None:
 @pytest.mark.parametrize("few", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_in_the_interpreter(few):
     files = map(str, sorted((ROOT / "tests").glob("*/test_*_triton.py")))
-    chosen = ["--last-cases"] if few else []
+    chosen = ["--end-cases"] if few else []
     run = run_python("-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", *chosen, *files, TRITON_INTERPRET="1")
     assert run.returncode == 0, run.stdout[-6000:] + run.stderr[-2000:]
     assert " passed" in run.stdout
