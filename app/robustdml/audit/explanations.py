@@ -109,6 +109,8 @@ def flatter(weights: Weights, factor: float = LIKENESS) -> Weights:
 def _explain_by_pairs(evidence: Evidence, num_classes: int, grid: Sequence[Weights]) -> list[Explanation]:
     """Each class has a rate of wrong labels, and they go to certain others."""
     labels, classes = evidence.labels, evidence.classes
+    # Pairs of class and label are the same in all rounds, and numbering them sorts.
+    _, pairs = torch.unique(classes * num_classes + labels[:, None], return_inverse=True)
     probability = torch.stack([evidence.log_probabilities(weights, num_classes) for weights in grid]).exp()
     noise = LabelNoise.unknown(len(grid), num_classes, FIRST_RATE)
     before, total = torch.zeros(len(grid), *classes.shape), probability[:, :, :1]
@@ -124,9 +126,8 @@ def _explain_by_pairs(evidence: Evidence, num_classes: int, grid: Sequence[Weigh
         joint /= total
         before = torch.cat([joint[:, :, :-2], joint[:, :, -1:]], 2)
         rate = joint[:, :, 1:].sum((1, 2)).div(max(len(labels), 1))[:, None]
-        noise = LabelNoise.count(labels, classes, before, num_classes, rate)
-    found = zip(grid, before, total[:, :, 0].log(), strict=True)
-    return [Explanation(BY_PAIRS, weights, posterior, likelihood) for weights, posterior, likelihood in found]
+        noise = LabelNoise.count(labels, classes, pairs, before, num_classes, rate)
+    return [Explanation(BY_PAIRS, *found) for found in zip(grid, before, total[:, :, 0].log(), strict=True)]
 
 
 def explanations(experts: Experts) -> tuple[Evidence, list[Explanation], Tensor]:

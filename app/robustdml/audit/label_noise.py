@@ -13,10 +13,7 @@ _TINY = 1e-12
 
 @dataclass(frozen=True)
 class LabelNoise:
-    """P(label | class) of G noises, from n samples and K classes that each may be of.
-
-    Class C has no name, and all of its labels are wrong.
-    """
+    """P(label | class) of G noises, of n samples with K classes each; of class C, which has no name, all are wrong."""
 
     rate: Tensor  # Share of wrong labels in all, (G, 1)
     popularity: Tensor  # Where wrong labels go, (G, C), rows of sum 1
@@ -32,12 +29,14 @@ class LabelNoise:
         return cls(torch.full((num_noises, 1), rate), popularity, torch.zeros(num_noises, 1, 1), none, none)
 
     @classmethod
-    def count(cls, labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: int, rate: Tensor) -> "LabelNoise":
-        """Count what is expected to have been mistaken for what: labels (n,), classes (n, K), posterior (G, n, K)."""
+    def count(
+        cls, labels: Tensor, classes: Tensor, pairs: Tensor, posterior: Tensor, num_classes: int, rate: Tensor
+    ) -> "LabelNoise":
+        """Count what is expected to have been mistaken for what."""
+        # labels (n,); classes (n, K); pairs (n, K), a number for each pair of class and label; posterior (G, n, K)
         wrong_part = posterior.clone()
         wrong_part[:, :, 0] = 0
-        keys, pairs = torch.unique(classes * num_classes + labels[:, None], return_inverse=True)
-        seen = _summed(wrong_part * (wrong_part > 1e-3), pairs, len(keys))[:, pairs]
+        seen = _summed(wrong_part * (wrong_part > 1e-3), pairs, pairs.numel())[:, pairs]
         wrong, total = (_summed(part, classes, num_classes + 1) for part in (wrong_part, posterior))
         popularity = _summed(1 - posterior[:, :, 0], labels, num_classes, 1.0)
         return cls(rate, popularity / popularity.sum(1, keepdim=True), seen, wrong, total)
@@ -72,7 +71,8 @@ def _summed(values: Tensor, places: Tensor, number: int, start: float = 0.0) -> 
 
 def anchored(labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: int) -> Tensor:
     """Weights (N, K) by which samples count for classes: of no other label may a class have more than of its own."""
-    noise = LabelNoise.count(labels, classes, posterior[None], num_classes, torch.zeros(1, 1))
+    _, pairs = torch.unique(classes * num_classes + labels[:, None], return_inverse=True)
+    noise = LabelNoise.count(labels, classes, pairs, posterior[None], num_classes, torch.zeros(1, 1))
     right = (noise.total - noise.wrong)[0, classes[:, 1:-1]]
     out = posterior.clone()
     out[:, 1:-1] *= (right / noise.seen[0, :, 1:-1].clamp(min=_TINY)).clamp(max=1)
