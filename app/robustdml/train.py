@@ -273,7 +273,7 @@ def _result(run: Run, untouched: dict[str, float], out: Path | None) -> Training
         "embedding_size": model.embedding_size,
         "averaging": run.averaging,
         "filter": run.filter_options.kind,
-        "learning_rate": config.network_learning_rate,
+        "learning_rate": run.rates[0],
         "chosen": run.chosen,
         "training_seconds": run.phase_one_seconds + sum(record["seconds"] for record in run.history),
     }

@@ -162,8 +162,23 @@ def test_resume_goes_on_with_what_was_chosen(tmp_path):
     whole, resumed = check_resume(config, data, tmp_path, stop=1)
     # A choice that is not what the settings say, or there would be nothing to remember.
     assert whole.summary["filter"] == "audit" and whole.summary["averaging"] in trials.TRIED
-    chosen = ("filter", "averaging", "chosen", "loss", "precision_at_1")
+    chosen = ("filter", "averaging", "learning_rate", "chosen", "loss", "precision_at_1")
     assert [whole.summary[name] for name in chosen] == [resumed.summary[name] for name in chosen]
+
+
+def test_few_steps_raise_the_learning_rate_of_run_and_trials_unless_one_is_named(monkeypatch):
+    data, rates = mixture(classes=40, size=8), []  # 5 batches of 64 an epoch
+    fit = Run.fit_inputs
+    monkeypatch.setattr(Run, "fit_inputs", lambda run, report: rates.append(run.rates[0]) or fit(run, report))
+    for epochs, asked, expected in ((1, None, 6e-3), (16, None, 4.5e-3), (24, None, 3e-3), (1, 1e-3, 1e-3)):
+        run = tried(TrainingConfig(epochs=epochs, batch_size=64, learning_rate=asked), data)
+        assert rates and [run.rates[0], *rates] == pytest.approx([expected] * (len(rates) + 1))
+        assert ("times the learning rate" in run.chosen["advice"]) == (expected > 3e-3 and not run.keeps_features)
+        rates.clear()
+    assert Run(TrainingConfig(averaging=1.0), prepare(TrainingConfig(), data, CPU), CPU).rates[0] == 3e-3
+    short, longer = (tried(TrainingConfig(epochs=epochs, batch_size=64), data) for epochs in (1, 24))
+    longer.load_state(short.state())
+    assert longer.rates == short.rates  # What goes on for more epochs keeps its rates.
 
 
 def test_a_trial_has_classes_enough_and_samples_not_too_many():

@@ -133,4 +133,6 @@ def advice(chosen: dict[str, Any], epochs: int) -> str:
         told += f" It filters because it doubts {chosen['overlooked']:.0%} of the labels that the audit keeps."
     if chosen["filter"] == NO_FILTER and chosen["doubted"] > WORTH_TELLING:
         told += f" The audit doubts {chosen['doubted']:.0%} of the labels: look at them with robustdml audit."
+    if chosen["raised"] > 1:
+        told += f" So few steps ({chosen['steps']}) took {chosen['raised']:.2g} times the learning rate."
     return told

@@ -35,6 +35,9 @@ from robustdml_ops.ops import NotFiniteError
 
 T = TypeVar("T")
 
+# Fewer steps of training raise the default learning rate in proportion, at most MOST_RAISED times.
+FULL_STEPS, MOST_RAISED = 120, 2.0
+
 
 @dataclass
 class UnderWay:
@@ -89,7 +92,11 @@ class Run:
         except ValueError as error:
             raise UsageError(f"method {config.method}: {error}") from error
         self.network, self.loss = world.wrap(self.embedder), world.shard(loss)
+        self.sampler = _make_sampler(config, self.labels)
         rate = config.network_learning_rate
+        if config.chooses_averaging and config.learning_rate is None:
+            # Few steps move the layer little; trials see to it that it does not go too far.
+            rate *= min(max(FULL_STEPS / (config.epochs * len(self.sampler)), 1.0), MOST_RAISED)
         # Of the embedding layer, the backbone and the loss, before the schedule.
         self.rates = [rate, config.backbone_learning_rate or rate, config.proxy_learning_rate]
         trained = (self.embedder.head, self.embedder.backbone, self.loss)
@@ -101,7 +108,6 @@ class Run:
             # One pass over each parameter: with many classes the default costs as much as the loss.
             fused=True,
         )
-        self.sampler = _make_sampler(config, self.labels)
         self.drawn: Rows | None = None  # Samples that batches are drawn from; None for all
         self._use_filter(config.filter_options)
         if world.size > 1 and (alone := [name for name, value in self.inputs.items() if value.of_one_process]):
@@ -332,6 +338,7 @@ class Run:
             "history": self.history,
             "phase_one_seconds": self.phase_one_seconds,
             "share": self.averaging,
+            "rates": self.rates,
             "keeps_features": self.keeps_features,
             "chosen": self.chosen,
             "filter_options": self.filter_options.as_dict(),
@@ -353,6 +360,7 @@ class Run:
             self.log.clear()  # In the middle of an epoch each process has what it saw itself.
         self.history, self.chosen = state["history"], state["chosen"]
         self.phase_one_seconds = state["phase_one_seconds"]
+        self.rates = state.get("rates", self.rates)
         torch.set_rng_state(state["rng"])
         if state["rng_cuda"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["rng_cuda"], self.device)

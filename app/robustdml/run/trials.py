@@ -81,6 +81,7 @@ def choose(run: Run, report: OnProgress) -> None:
         "filter": options.kind,
         "start": {"width": run.embedding_size, "measured": run.measured_widths},
         "steps": run.config.epochs * len(run.sampler),
+        "raised": run.rates[0] / run.config.network_learning_rate,
         "doubted": 0.0 if run.label_quality is None else float((run.label_quality < LEAST_QUALITY).float().mean()),
         "overlooked": trials.overlooked,
         "contestants": trials.contestants(int(number)),
@@ -154,7 +155,7 @@ class Trials:
         """Begin a run that trains on some of the classes and tests on others, by the labels given."""
         run = self.run
         rate = run.config.assumed_noise_rate(run.prepared.data.noise_rate)
-        config = replace(run.config, labels="", noise_rate=rate)
+        config = replace(run.config, labels="", noise_rate=rate, learning_rate=run.rates[0])
         start = make_start(prepared.frozen_features(), run.embedding_size)
         trial = Run(config, prepared, run.device, run.method, start=start)
         trial.choose(options, averaging=1.0, keeps_features=False)
