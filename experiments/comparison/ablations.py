@@ -75,6 +75,7 @@ RIVALS = (
     "neighbour-filter",
     "procsim",
     "bspml",
+    "sgps",
 )
 PRINCIPAL_ENTRIES = [from_principal(ENTRIES[name]) for name in RIVALS]
 ALL_ENTRIES = ENTRIES | ABLATIONS | {entry.name: entry for entry in (*PRINCIPAL_ENTRIES, *PARTS)}

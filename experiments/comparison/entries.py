@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from experiments.comparison import neighbour_filter  # noqa: F401  adds a method
+from experiments.comparison import neighbour_filter, subgroup_pairs  # noqa: F401  each adds a method
 from robustdml.config import PRINCIPAL, TrainingConfig
 from robustdml.filters.options import NO_FILTER, FilterOptions
 from robustdml.methods.confident import ProcSimOptions, SelfPacedOptions
@@ -66,6 +66,7 @@ ENTRIES = {
                ProcSimOptions(drop_above=True)),
         _entry("bspml", "BSPML", "bspml"),
         _entry("neighbour-filter", "kNN filter", "neighbour-filter"),
+        Entry("sgps", "SGPS", {"method": "sgps", "filter": FilterOptions(kind="prism-average", **_PAPER)}),
         _entry("bspml-unbalanced", "BSPML, μ = 0", "bspml", SelfPacedOptions(mu=0.0)),
         _filtered("contrastive", "Contrastive", "vmf", **_PAPER),
         _filtered("mcl", "MCL", "average", **_PAPER),

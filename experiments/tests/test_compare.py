@@ -21,6 +21,7 @@ from experiments.comparison.outcomes import read_outcome, write_outcome
 from experiments.comparison.results import Results
 from experiments.comparison.section import markdown, page
 from experiments.comparison.sources import feature_source
+from experiments.comparison.subgroup_pairs import Drawn, rejected_loss, subgroups
 from experiments.comparison.tables import claim_rows, rows, rows_beside, sections
 from experiments.summary import Estimate, compare, estimate
 from robustdml.config import TrainingConfig
@@ -242,6 +243,34 @@ def test_the_neighbour_filter_keeps_more_right_labels_than_wrong_ones(noisy):
     result = train(config, noisy, device="cpu")
     kept, wrong = result.scores["kept"], result.changed
     assert np.nanmean(kept[~wrong]) > 0.9 > 0.5 > np.nanmean(kept[wrong])
+
+
+def test_a_subgroup_is_what_is_alike_among_the_samples_of_the_label_and_among_all():
+    rows = torch.nn.functional.normalize(torch.eye(3).repeat_interleave(10, 0) + 0.01 * torch.rand(30, 3))
+    labels = torch.tensor([0] * 7 + [1] * 13 + [2] * 10)  # three samples lie among those of another label
+    groups, alike = subgroups(rows, labels)
+    of_label, of_all = (set(groups[8][kind[8]].tolist()) for kind in alike)
+    assert of_label == {7, 9} and of_all == set(range(10)) - {8}
+
+
+def test_a_rejected_sample_is_drawn_to_its_supports_and_from_its_negatives():
+    sample, near, far = torch.eye(3) + 0.5
+    drawn = Drawn(torch.stack([near] * 4)[None] / near.norm(), (far / far.norm())[None], torch.tensor([[True]]))
+    x = sample[None].requires_grad_()
+    rejected_loss(x, drawn).sum().backward()
+    positive, negative = torch.nn.functional.cosine_similarity(sample, torch.stack([near, far])).tolist()
+    expected = torch.tensor(50 * (negative - positive + 0.1)).exp().log1p()
+    assert rejected_loss(x, drawn).item() == pytest.approx(expected.item(), rel=1e-4)
+    assert x.grad[0] @ near < 0 < x.grad[0] @ far
+
+
+def test_subgroups_change_what_is_learnt_only_where_labels_are_rejected(noisy, clusters):
+    for data in (noisy, clusters):
+        losses = [
+            train(TrainingConfig(epochs=2, **ALL_ENTRIES[name].settings), data, device="cpu").history[-1]["loss"]
+            for name in ("sgps", "mcl-prism-average")
+        ]
+        assert (losses[0] == losses[1]) == (data is clusters)
 
 
 def test_a_rival_from_robusts_start_differs_in_the_start_alone():
