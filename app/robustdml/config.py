@@ -15,7 +15,6 @@ USES = (DROP, CORRECT)
 # Proposals that are put in the place of a label are at least as sure as this.
 CONFIDENCE = 0.9
 
-
 CONSTANT, COSINE = "constant", "cosine"
 RANDOM, PRINCIPAL = "random", "principal"
 STARTS = (RANDOM, PRINCIPAL)

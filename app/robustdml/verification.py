@@ -36,9 +36,8 @@ class Verification:
 
     def as_dict(self) -> dict[str, Any]:
         """Figures for JSON; the ROC (far, tar, threshold) at 64 points at most."""
-        last = (
-            np.searchsorted(self.far, np.geomspace(max(1 / self.impostor, FALSE_ACCEPTS[-1]), 1, 64), side="right") - 1
-        )
+        rates = np.geomspace(max(1 / self.impostor, FALSE_ACCEPTS[-1]), 1, 64)
+        last = np.searchsorted(self.far, rates, side="right") - 1
         roc = [[float(self.far[one]), float(self.tar[one]), float(self.thresholds[one])] for one in np.unique(last)]
         sizes = {"genuine_pairs": self.genuine, "impostor_pairs": self.impostor}
         return {**sizes, "at": self.at, "best": self.best, "roc": roc}

@@ -8,17 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import experiments.noise  # noqa: F401  (adds noise models)
 from experiments.comparison.entries import Entry
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
+from robustdml.evaluation import JUDGED
 from robustdml.filters.filter import KEPT
+from robustdml.networks.models import apply_in_batches
 from robustdml.noise import with_wrong_labels
+from robustdml.retrieval import retrieval_metrics
 from robustdml.train import TrainingResult, train
 
 # Rejected right labels are counted in classes of at least so many samples.
 LARGE_CLASS = 20
+# Ends of the names of metrics by wrong test labels: after training, and of the untouched features.
+AS_GIVEN, UNTOUCHED_AS_GIVEN = "_as_given", "_untouched_as_given"
 
 
 @dataclass(frozen=True)
@@ -55,8 +61,10 @@ class Cell:
         return {
             "settings": self.config.as_dict(),
             "data": data.name,
-            "summary": result.summary | {"right_rejected": _right_rejected(result, data)},
             "seconds": time.perf_counter() - start,
+            "summary": result.summary
+            | {"right_rejected": _right_rejected(result, data)}
+            | _by_wrong_test_labels(result, data, self.noise, self.seed),
         }
 
 
@@ -87,6 +95,19 @@ def plain(text: str) -> str:
     'symmetric-0.5'
     """
     return re.sub(r"[^\w.-]", "-", text).lstrip(".") or "data"
+
+
+def _by_wrong_test_labels(result: TrainingResult, data: RetrievalData, noise: str, seed: int) -> dict[str, float]:
+    """Recall@1 and MAP@R by test labels that are wrong as those of training are; of features alone."""
+    test = data.test
+    if test.is_images:
+        return {}
+    labels = with_wrong_labels(replace(data, train=test), noise, seed).train.labels
+    device = next(result.embedder.parameters(), torch.empty(0)).device
+    trained = apply_in_batches(result.embedder, test.inputs, device)
+    found = {AS_GIVEN: trained, UNTOUCHED_AS_GIVEN: np.asarray(test.inputs)}
+    metrics = {end: retrieval_metrics(rows, labels) for end, rows in found.items()}
+    return {key + end: metrics[end][key] for end in found for key in JUDGED}
 
 
 def _right_rejected(result: TrainingResult, data: RetrievalData) -> float | None:

@@ -66,7 +66,7 @@ ENTRIES = {
                ProcSimOptions(drop_above=True)),
         _entry("bspml", "BSPML", "bspml"),
         _entry("neighbour-filter", "kNN filter", "neighbour-filter"),
-        Entry("sgps", "SGPS", {"method": "sgps", "filter": FilterOptions(kind="prism-average", **_PAPER)}),
+        Entry("sgps", "SGPS", {"method": "sgps", "filter": FilterOptions(kind="prism-average", preset="paper")}),
         _entry("bspml-unbalanced", "BSPML, μ = 0", "bspml", SelfPacedOptions(mu=0.0)),
         _filtered("contrastive", "Contrastive", "vmf", **_PAPER),
         _filtered("mcl", "MCL", "average", **_PAPER),

@@ -13,17 +13,17 @@ from statistics import fmean
 from typing import Any
 
 from experiments.comparison.ablations import ALL_ENTRIES
-from experiments.comparison.cells import Cell
+from experiments.comparison.cells import AS_GIVEN, UNTOUCHED_AS_GIVEN, Cell
 from experiments.comparison.results import Results
 from experiments.statistics.bars import bars
 from experiments.statistics.paired import Difference
 from experiments.statistics.ranks import rank
 from experiments.statistics.sections import differences
-from experiments.statistics.suite import Suite
+from experiments.statistics.suite import FOCUS, Suite
 from experiments.summary import Estimate
 from robustdml.cache import write_text
 from robustdml.config import TrainingConfig
-from robustdml.evaluation import JUDGED
+from robustdml.evaluation import JUDGED, falls_short
 from robustdml.retrieval import METRICS
 
 UNTOUCHED = "Untouched features"
@@ -41,6 +41,9 @@ def study(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "seeds": len({run["seed"] for run in runs}),
         "ranks": {METRICS[key]: _ranks(suite, key) for key in JUDGED},
         "against": {METRICS[key]: _against(suite, key) for key in JUDGED},
+        "wrong_test_labels": {
+            METRICS[key]: {"ranks": _ranks(suite, key + AS_GIVEN), "below": _below(suite, key)} for key in JUDGED
+        },
         "bars": [
             {"bar": bar.text, "metric": bar.metric, "verdict": bar.verdict, "found": bar.found, "misses": bar.misses}
             for bar in bars(suite)
@@ -67,6 +70,15 @@ def _ranks(suite: Suite, key: str) -> dict[str, dict[str, list[float | None]]]:
         titles[ranks.names[row]]: {"rank": _rounded(ranks.interval(row)), "behind": _rounded(ranks.behind(row, first))}
         for row in ranks.order
     }
+
+
+def _below(suite: Suite, key: str) -> int:
+    """In how many cells robust is more than a point below the untouched features, by wrong test labels."""
+    count = 0
+    for cell in suite.cells():
+        ours, before = (suite.mean(cell[0], FOCUS, cell[1], key + end) for end in (AS_GIVEN, UNTOUCHED_AS_GIVEN))
+        count += ours is not None and before is not None and falls_short(ours, before)
+    return count
 
 
 def _against(suite: Suite, key: str) -> dict[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ from experiments.__main__ import main
 from experiments.commands import compare as compare_command
 from experiments.comparison import plan
 from experiments.comparison.ablations import ALL_ENTRIES
-from experiments.comparison.cells import Cell
+from experiments.comparison.cells import AS_GIVEN, UNTOUCHED_AS_GIVEN, Cell
 from experiments.comparison.plan import expand_names, make_plan
 from experiments.taxonomy import TREES, ClassTree
 from robustdml.config import TrainingConfig
@@ -189,6 +189,16 @@ def test_right_labels_that_were_rejected_are_counted_in_large_classes(clusters):
     assert found not in [pytest.approx(np.nanmean(rejected[some])) for some in (right, large)]
     plain = Cell("clusters", ALL_ENTRIES["contrastive"], "none", 0, TrainingConfig(epochs=1))
     assert plain.run(data, result.summary["untouched"], "cpu")["summary"]["right_rejected"] is None
+
+
+def test_wrong_test_labels_lower_what_features_and_embeddings_reach(clusters):
+    cells = (
+        Cell("", ALL_ENTRIES["contrastive"], noise, 0, TrainingConfig(epochs=1)) for noise in ("none", "symmetric:0.5")
+    )
+    right, wrong = (cell.run(clusters, None, "cpu")["summary"] for cell in cells)
+    assert right["precision_at_1" + AS_GIVEN] == pytest.approx(right["precision_at_1"])
+    assert right["precision_at_1" + UNTOUCHED_AS_GIVEN] == pytest.approx(right["untouched"]["precision_at_1"])
+    assert all(0 < wrong["precision_at_1" + end] < 0.6 for end in (AS_GIVEN, UNTOUCHED_AS_GIVEN))
 
 
 def test_what_is_compared_by_default():

@@ -20,7 +20,6 @@ SURE = 2 / 3
 # A class of fewer samples has no likeness to judge by.
 FEWEST_SAMPLES = 3
 
-
 # Of the normal distribution, for 95 %.
 _Z = 1.959964
 # Part of the overlap by which the rate may be wrong: the least of ten that held 95 % of the rates of the choosing sets

@@ -45,9 +45,8 @@ def principal_rows(features: NDArray[np.generic], scaled: bool = False) -> Tenso
     def read(rows: slice | NDArray[np.int64]) -> Tensor:
         if not scaled:
             return unit_rows(features, rows)
-        return (
-            ((torch.from_numpy(np.array(features[rows], dtype=np.float64)) - centre) / spread).float().clamp(-FAR, FAR)
-        )
+        found = torch.from_numpy(np.array(features[rows], dtype=np.float64))
+        return ((found - centre) / spread).float().clamp(-FAR, FAR)
 
     if scaled:
         some = np.asarray(features[chosen], dtype=np.float64)

@@ -242,7 +242,9 @@ class Run:
         """Add a record of the epoch, with these metrics, to the history."""
         loss = float(self.under_way.total) / max(self.under_way.taken, 1)
         record = {"epoch": self.epoch + 1, "loss": loss, "seconds": self.under_way.seconds, **metrics}
-        record |= self._margins()
+        margins = getattr(self.loss, "margins", None)
+        if margins is not None:
+            record["margin"] = float(whole(margins.detach()).mean())
         self.log.values.copy_(self.world.merged(self.log.values))
         record |= self.log.record()
         for source in self.inputs.values():
@@ -320,13 +322,6 @@ class Run:
 
     def _embed_training_split(self) -> Tensor:
         return torch.from_numpy(apply_in_batches(self.embedder, self.prepared.data.train.inputs, self.device))
-
-    def _margins(self) -> dict[str, float]:
-        margins = getattr(self.loss, "margins", None)
-        if margins is None:
-            return {}
-        values = whole(margins.detach())
-        return {"margin": float(values.mean()), "margin_min": float(values.min()), "margin_max": float(values.max())}
 
     def state(self) -> dict[str, Any]:
         """State to resume from with the same bits."""
