@@ -176,6 +176,7 @@ def test_few_steps_raise_the_learning_rate_of_run_and_trials_unless_one_is_named
         assert ("times the learning rate" in run.chosen["advice"]) == (expected > 3e-3 and not run.keeps_features)
         rates.clear()
     assert Run(TrainingConfig(averaging=1.0), prepare(TrainingConfig(), data, CPU), CPU).rates[0] == 3e-3
+    assert tried(TrainingConfig(epochs=1), mixture(classes=19, size=8)).rates[0] == 3e-3
     short, longer = (tried(TrainingConfig(epochs=epochs, batch_size=64), data) for epochs in (1, 24))
     longer.load_state(short.state())
     assert longer.rates == short.rates  # What goes on for more epochs keeps its rates.

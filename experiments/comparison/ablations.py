@@ -45,8 +45,11 @@ def _part(name: str, title: str, method: str, **settings: Any) -> Entry:
     return Entry(name, title, {"method": method, **settings})
 
 
-# What the start, the filter and the trials are worth: robust is the last of the line.
+# What the start, the rate, the filter and the trials are worth: robust is the last of the line.
 PARTS = [
+    _part("contrastive-principal-fast", "Contrastive, principal start, twice the learning rate", "contrastive",
+          start="principal", learning_rate=6e-3),
+    _part("robust-slow", "Robust, the learning rate not raised", "robust", learning_rate=3e-3),
     _part("contrastive-audit-principal", "Contrastive, principal start, the audit's filter", "contrastive",
           start="principal", filter=FilterOptions("audit")),
     _part("robust-unfiltered", "Robust without a filter", "robust", filter=FilterOptions()),

@@ -25,7 +25,7 @@ from robustdml.loss_inputs import LOSS_INPUTS, Training
 from robustdml.methods import METHODS, Method
 from robustdml.networks.models import Embedder, apply_in_batches, as_tensor, embed_in_batches
 from robustdml.networks.preparation import Prepared
-from robustdml.networks.start import NARROWEST, Start, choose_start, make_start
+from robustdml.networks.start import FEWEST_CLASSES, NARROWEST, Start, choose_start, make_start
 from robustdml.progress import OnProgress, Recorder
 from robustdml.retrieval import retrieval_metrics
 from robustdml.run.audited_labels import use_audit
@@ -94,8 +94,8 @@ class Run:
         self.network, self.loss = world.wrap(self.embedder), world.shard(loss)
         self.sampler = _make_sampler(config, self.labels)
         rate = config.network_learning_rate
-        if config.chooses_averaging and config.learning_rate is None:
-            # Few steps move the layer little; trials see to it that it does not go too far.
+        if config.chooses_averaging and config.learning_rate is None and split.num_classes >= FEWEST_CLASSES:
+            # Few steps move the layer little; trials on enough classes see to it that it does not go too far.
             rate *= min(max(FULL_STEPS / (config.epochs * len(self.sampler)), 1.0), MOST_RAISED)
         # Of the embedding layer, the backbone and the loss, before the schedule.
         self.rates = [rate, config.backbone_learning_rate or rate, config.proxy_learning_rate]
