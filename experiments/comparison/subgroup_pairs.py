@@ -101,4 +101,10 @@ def _make_loss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.
 
 
 LOSS_INPUTS["subgroups"] = Subgroups
-METHODS["sgps"] = replace(METHODS["mcl"], title="SGPS", make_loss=_make_loss, inputs=("labels", "memory", "subgroups"))
+METHODS["sgps"] = replace(
+    METHODS["mcl"],
+    title="SGPS",
+    make_loss=_make_loss,
+    options=(),
+    inputs=("labels", "memory", "subgroups"),
+)
