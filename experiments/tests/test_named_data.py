@@ -205,9 +205,3 @@ def test_untouched_mixtures_can_be_searched_and_the_truth_is_better(name):
     assert 0.4 < untouched["precision_at_1"] < 0.9
     for metric in ("precision_at_1", "mean_average_precision_at_r"):
         assert best[metric] > untouched[metric] + 0.05
-
-
-def test_sizes_of_the_long_tail_follow_zipf():
-    sizes = np.sort(np.bincount(draw_mixture(MIXTURES["mixture-long-tail"])[0].labels))[::-1]
-    assert sizes[:4].tolist() == [400, 200, 133, 100]
-    assert (sizes == 2).mean() > 5 / 6

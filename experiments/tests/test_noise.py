@@ -194,29 +194,6 @@ def test_a_node_may_be_two_classes_and_one_class_has_none_to_be_confused_with():
         tree_of_parents(ANIMALS, ["wren"])
 
 
-@given(st.data())
-def test_against_a_plain_walk(data):
-    """Random trees: the array form names the leaves that a walk over the nodes finds."""
-    size = data.draw(st.integers(3, 25))
-    parents = {str(node): str(data.draw(st.integers(0, node - 1))) for node in range(1, size)}
-    names = data.draw(st.lists(st.sampled_from([*parents]), min_size=2, max_size=10, unique=True))
-    paths = {}
-    for name in names:
-        path = [name]
-        while path[-1] in parents:
-            path.append(parents[path[-1]])
-        paths[name] = [f"leaf {name}", *path]
-    tree = tree_of_parents(parents, names)
-    for label, name in enumerate(names):
-        for below, node in zip(paths[name], paths[name][1:], strict=False):
-            others = {other for other in names if node in paths[other] and below not in paths[other]}
-            if others:
-                break
-        assert {names[other] for other in tree.confused_with(label)} == others
-        drawn = tree.draw_confused(np.full(50, label), np.random.default_rng(0))
-        assert {names[other] for other in drawn} <= others
-
-
 def test_unicode_names():
     characters = ["á", "à", "Á", "A", "ж", "ш", "b", "ﬁ"]
     tree = tree_from_unicode_names(characters)
