@@ -52,7 +52,7 @@ def suite() -> str:
 
 
 def wrong_test_labels() -> str:
-    """What the suite says where labels of the test samples are wrong, too."""
+    """Rank of `robust` by wrong test labels, and how often it is below the untouched features."""
     rows = []
     for metric, found in stored("suite")["wrong_test_labels"].items():
         ranks = {method: one["rank"] for method, one in found["ranks"].items()}

@@ -98,7 +98,7 @@ class TrainingConfig(Options):
         at_least=0,
     )
     learning_rate: float | None = option(
-        None, "of AdamW, for the embedding layer (default: as the method asks for)", positive=True
+        None, "of AdamW, for the embedding layer (default: the method's; robust: more if steps are few)", positive=True
     )
     proxy_learning_rate: float = option(1e-2, "of AdamW, for proxies and margins", positive=True)
     backbone_learning_rate: float | None = option(

@@ -173,7 +173,7 @@ def test_few_steps_raise_the_learning_rate_of_run_and_trials_unless_one_is_named
     for epochs, asked, expected in ((1, None, 6e-3), (16, None, 4.5e-3), (24, None, 3e-3), (1, 1e-3, 1e-3)):
         run = tried(TrainingConfig(epochs=epochs, batch_size=64, learning_rate=asked), data)
         assert rates and [run.rates[0], *rates] == pytest.approx([expected] * (len(rates) + 1))
-        assert ("times the learning rate" in run.chosen["advice"]) == (expected > 3e-3 and not run.keeps_features)
+        assert ("the default learning rate" in run.chosen["advice"]) == (expected > 3e-3 and not run.keeps_features)
         rates.clear()
     assert Run(TrainingConfig(averaging=1.0), prepare(TrainingConfig(), data, CPU), CPU).rates[0] == 3e-3
     assert tried(TrainingConfig(epochs=1), mixture(classes=19, size=8)).rates[0] == 3e-3

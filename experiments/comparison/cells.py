@@ -61,7 +61,7 @@ class Cell:
         return {
             "settings": self.config.as_dict(),
             "data": data.name,
-            "seconds": time.perf_counter() - start,
+            "seconds": time.perf_counter() - start,  # without what follows
             "summary": result.summary
             | {"right_rejected": _right_rejected(result, data)}
             | _by_wrong_test_labels(result, data, self.noise, self.seed),

@@ -26,7 +26,7 @@ SCALE, MARGIN = 50.0, 0.1
 
 
 class Drawn(NamedTuple):
-    """What the loss of rejected samples takes."""
+    """Inputs of `rejected_loss` for a batch."""
 
     supports: Tensor  # (B, 4, D), unit rows
     others: Tensor  # Negatives: the supports of the batch and the kept samples of the memory, (M, D)
@@ -54,7 +54,8 @@ class Subgroups(LossInput):
         supports = torch.cat([groups, batch[:, None]], 1).gather(1, torch.cat(places, 1))
         found = torch.cat([supports.flatten(), self._kept.nonzero().flatten()])
         negative = self._labels[batch, None] != self._labels[found]
-        for members, inside in zip(groups.T, alike.any(0).T, strict=True):
+        # A sample alike is no negative, whatever its label.
+        for members, inside in zip(groups.T, alike[1].T, strict=True):
             negative &= ~((members[:, None] == found) & inside[:, None])
         device = self._training.device
         drawn = Drawn(self._rows[supports].to(device), self._rows[found].to(device), negative.to(device))

@@ -42,7 +42,9 @@ def study(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "ranks": {METRICS[key]: _ranks(suite, key) for key in JUDGED},
         "against": {METRICS[key]: _against(suite, key) for key in JUDGED},
         "wrong_test_labels": {
-            METRICS[key]: {"ranks": _ranks(suite, key + AS_GIVEN), "below": _below(suite, key)} for key in JUDGED
+            METRICS[key]: {"ranks": ranks, "below": _below(suite, key)}
+            for key in JUDGED
+            if (ranks := _ranks(suite, key + AS_GIVEN))  # none of images
         },
         "bars": [
             {"bar": bar.text, "metric": bar.metric, "verdict": bar.verdict, "found": bar.found, "misses": bar.misses}

@@ -1,3 +1,7 @@
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -171,6 +175,23 @@ def test_a_broken_typeface_draws_nothing(tmp_path):
         draw("A", pen._font)
     assert pen.draw(ord("A")) is None
     assert not tells_characters_apart(broken, 28)
+
+
+@pytest.mark.nightly
+def test_installed_fonts_are_found_once(tmp_path):
+    folder = tmp_path / "fonts"
+    folder.mkdir()
+    shutil.copy(FONTS / "DejaVuSans.ttf", folder)
+    (folder / "link.ttf").symlink_to("DejaVuSans.ttf")
+    (folder / "broken.ttf").write_bytes(b"no font")
+    shutil.copy(FONTS / "cmsy10.ttf", folder)
+    code = (
+        "from experiments.data.characters.typefaces import font_files\n"
+        f"print([p.name for p in font_files('Ѐ') if p.is_relative_to({str(tmp_path)!r})])"
+    )
+    environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['DejaVuSans.ttf']"
 
 
 def test_parts_of_a_script_share_no_character(letters):
