@@ -134,5 +134,5 @@ def advice(chosen: dict[str, Any], epochs: int) -> str:
     if chosen["filter"] == NO_FILTER and chosen["doubted"] > WORTH_TELLING:
         told += f" The audit doubts {chosen['doubted']:.0%} of the labels: look at them with robustdml audit."
     if chosen["raised"] > 1:
-        told += f" With {chosen['steps']} steps alone it took {chosen['raised']:.2g} times the default learning rate."
+        told += f" With only {chosen['steps']} steps it took {chosen['raised']:.2g} times the default learning rate."
     return told
