@@ -135,7 +135,7 @@ ROBUSTDML_HD void labels_range(const AnchorChunk<T>& c, const Base2<T>& base2, c
 template <class T>
 ROBUSTDML_HD T sigmoid(T logit) {
     constexpr T kLowest = sizeof(T) == 4 ? T(-87) : T(-700);
-    return T(1) / (T(1) + exp2_fast(static_cast<T>(-kLog2E) * (logit < kLowest ? kLowest : logit)));
+    return T(1) / (T(1) + exp2_clamped(static_cast<T>(-kLog2E) * (logit < kLowest ? kLowest : logit)));
 }
 
 // One row whose confidences lie next to each other. The sign of what is kept in s tells the sets apart.
@@ -172,7 +172,7 @@ ROBUSTDML_HD void confidence_row(const AnchorChunk<T>& c, const Base2<T>& base2,
         for (std::int64_t x = from; x < to; ++x) {
             const T value = Logits ? sigmoid(values[x]) : values[x];
             const bool positive = value > threshold;
-            const T weight = T(1) / (T(1) + exp2_fast(-beta * std::abs(value - threshold)));
+            const T weight = T(1) / (T(1) + exp2_clamped(-beta * std::abs(value - threshold)));
             const T exponent = positive ? (bp[x] - shift_positive) - alpha * s[x]
                                         : (bn[x] + (anchor - shift_negative)) + alpha * s[x];
             const T e = weight * exp2_fast(exponent);

@@ -57,35 +57,44 @@ ROBUSTDML_HD void to_logits(const ClassChunk<T>& c, Line<T>& line, T cosine, T* 
     line = {T(1), T(0)};
 }
 
-// Up to kRows classes, `stride` elements apart, into the running sums.
+// Up to kRows classes, `stride` elements apart, into the running sums. An exponential may exceed that of the
+// shift by kReach, so a shift is the largest logit of some block, and hardly ever rises.
 template <class T>
 ROBUSTDML_HD void add_rows(const T* rows, std::int64_t stride, const Line<T>* lines, std::int64_t count,
                            std::int64_t B, T* shift, double* total) {
+    constexpr T kReach = 40;
     for (std::int64_t from = 0; from < B; from += kColumns) {
         const std::int64_t columns = std::min(kColumns, B - from);
-        T largest[kColumns], sum[kColumns];
+        T about[kColumns], largest[kColumns], sum[kColumns];
         std::copy(shift + from, shift + from + columns, largest);
-        std::fill(sum, sum + columns, T(0));
-        for (std::int64_t r = 0; r < count; ++r) {
-            const T* s = rows + r * stride + from;
-            const Line<T> line = lines[r];
+        bool within;
+        do {
+            std::copy(largest, largest + columns, about);
+            std::fill(sum, sum + columns, T(0));
+            for (std::int64_t r = 0; r < count; ++r) {
+                const T* s = rows + r * stride + from;
+                const Line<T> line = lines[r];
 #pragma omp simd
-            for (std::int64_t x = 0; x < columns; ++x)
-                largest[x] = std::max(largest[x], logit_at(line, s[x]));
-        }
-        for (std::int64_t r = 0; r < count; ++r) {
-            const T* s = rows + r * stride + from;
-            const Line<T> line = lines[r];
-#pragma omp simd
-            for (std::int64_t x = 0; x < columns; ++x) sum[x] += exp_fast(logit_at(line, s[x]) - largest[x]);
-        }
+                for (std::int64_t x = 0; x < columns; ++x) {
+                    const T logit = logit_at(line, s[x]);
+                    largest[x] = std::max(largest[x], logit);
+                    sum[x] += exp_clamped(logit - about[x]);
+                }
+            }
+            T rise = 0;
+#pragma omp simd reduction(max : rise)
+            for (std::int64_t x = 0; x < columns; ++x) rise = std::max(rise, largest[x] - about[x]);
+            within = rise <= kReach;
+        } while (!within);
 #pragma omp simd
         for (std::int64_t x = 0; x < columns; ++x) {
             // Exactly 1 where nothing changed: a rounding a block would add up.
             const T before = shift[from + x];
-            const T factor = largest[x] == before ? T(1) : exp_fast(before - largest[x]);
-            total[from + x] = total[from + x] * factor + sum[x];
-            shift[from + x] = largest[x];
+            const T factor = about[x] == before ? T(1) : exp_fast(before - about[x]);
+            // Beside the 1 of the shift it is nothing, and where no logit counts it is made of the least
+            // terms.
+            total[from + x] = total[from + x] * factor + (sum[x] < T(1e-30) ? T(0) : sum[x]);
+            shift[from + x] = about[x];
         }
     }
 }

@@ -49,8 +49,8 @@ def test_the_module_tells_both_versions(emulated, monkeypatch):
 
 
 def test_a_module_without_its_cuda_part_says_so(monkeypatch):
-    without = SimpleNamespace(cuda_architectures=None, cuda_left_out="no nvcc was found", __file__="_native.so")
-    monkeypatch.setattr(module, "library", without)
+    monkeypatch.setattr(module.library, "cuda_architectures", None)
+    monkeypatch.setattr(module.library, "cuda_left_out", "no nvcc was found", raising=False)
     reason = module.unavailable(torch.device("cuda"), torch.float32)
     assert "ROBUSTDML_CUDA=ON" in reason
     assert "no nvcc was found" in reason

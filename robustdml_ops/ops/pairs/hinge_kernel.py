@@ -87,9 +87,11 @@ def pair_hinge(
     end = tl.minimum(begin + per_part, m)
     label = tl.load(labels + rows, mask=inside, other=ABSENT)
     dtype: tl.constexpr = S.dtype.element_ty
-    # Pairs at a time, and columns of their rows: as many as the registers hold with every Triton from 3.6 on.
+    # Pairs at a time, columns of their rows, and of those of a pair alone: as many as the registers hold with every
+    # Triton from 3.6 on.
     PAIRS: tl.constexpr = BLOCK_R * BLOCK_M // 8
-    WIDTH: tl.constexpr = 2 if dtype == tl.float32 else 8
+    WIDTH: tl.constexpr = 4 if dtype == tl.float32 else 8
+    ALONE: tl.constexpr = 128 if dtype == tl.float32 else 256
     near, resolution = in_type(near, dtype), in_type(resolution, dtype)
     positive_margin, negative_margin = in_type(positive_margin, dtype), in_type(negative_margin, dtype)
     positive_top = positive_margin + in_type(positive_offset, dtype)
@@ -130,7 +132,7 @@ def pair_hinge(
                     for _ in range(0, number):
                         pair = tl.min(waiting) + tl.arange(0, 1)
                         row, column = (first_row + pair // BLOCK_M).to(tl.int64), (start + pair % BLOCK_M).to(tl.int64)
-                        exact = near_distances(anchors + (first + row) * D, candidates + column * D, D, 1, 128)
+                        exact = near_distances(anchors + (first + row) * D, candidates + column * D, D, 1, ALONE)
                         tl.store(S + row * m + column, exact.to(dtype))
                         waiting = tl.where(place_in_tile == tl.min(waiting), BLOCK_R * BLOCK_M, waiting)
                 tl.debug_barrier()
