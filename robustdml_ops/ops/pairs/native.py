@@ -125,7 +125,7 @@ def sweep_by_lanes(
         similarities.check_proxy_gradients()
 
 
-# Bytes of S that stay between both passes of tiles.
+# Bytes of S that stay between both passes of tiles, where that is a twentieth of it at least.
 _KEPT = 40 << 20
 
 
@@ -166,7 +166,7 @@ def contrast_by_tiles(
         form=FORMS.index(problem.form),
         coefficients=problem.coefficients.data_ptr(),
         alone=len(sides) == 1,
-        kept=_KEPT,
+        kept=_KEPT if sides[0].X.shape[0] * sides[-1].X.shape[0] * dtype.itemsize <= 20 * _KEPT else 0,
         threads=torch.get_num_threads(),
     )
     getattr(module.library, f"pair_contrast_tiles_{suffix}")(native[0], native[-1], tiles)
