@@ -78,7 +78,7 @@ def ranks_of(by_data):
     return Ranks(tuple("abcdefgh"[: by_data.shape[1]]), by_data, len(by_data), 0)
 
 
-def test_the_critical_difference_and_friedman_are_those_of_demsar():
+def test_the_critical_difference_and_friedman_are_those_of_demsar_and_by_hand():
     # Table 6 of Demšar 2006: four classifiers on 14 data sets, their ranks by AUC.
     table = """4 3 2 1; 1 2 3 4; 4 1 2 3; 4 1 3 2; 4 2 3 1; 1 2.5 4 2.5; 3 2 4 1; 2.5 2.5 4 1; 4 3 2 1; 2.5 2.5 2.5 2.5;
     4 2.5 1 2.5; 3 2 4 1; 4 1 2 3; 3 1 4 2"""
@@ -88,10 +88,7 @@ def test_the_critical_difference_and_friedman_are_those_of_demsar():
     # χ² = 9.28 by his formula, which knows no ties, at three degrees of freedom: p = 0.0257; ties make it less.
     assert 0.015 < ranks.friedman < 0.0257
     assert ranks.order == [3, 1, 2, 0]
-
-
-def test_friedman_by_hand():
-    # Three rows in the same order in all of four data sets: χ² = 12·4/(3·4)·Σ(R − 2)² = 8, p = e⁻⁴.
+    # By hand: three rows in the same order in all of four data sets: χ² = 12·4/(3·4)·Σ(R − 2)² = 8, p = e⁻⁴.
     assert ranks_of([[1, 2, 3]] * 4).friedman == pytest.approx(np.exp(-4))
     assert ranks_of([[2, 2, 2]] * 4).friedman == 1
     assert ranks_of([[1, 2]] * 4).friedman is None and ranks_of([[1, 2, 3]]).friedman is None

@@ -201,7 +201,7 @@ def test_wrong_test_labels_lower_what_features_and_embeddings_reach(clusters):
     assert all(0 < wrong["precision_at_1" + end] < 0.6 for end in (AS_GIVEN, UNTOUCHED_AS_GIVEN))
 
 
-def test_what_is_compared_by_default():
+def test_what_is_compared_by_default_and_that_it_exists():
     one, suite = make_plan(False, False, None, None, None), make_plan(True, False, None, None, None)
     assert one.with_claims and not suite.with_claims
     assert [entry.name for entry in suite.entries] == list(plan.SUITE_ENTRIES)
@@ -214,9 +214,6 @@ def test_what_is_compared_by_default():
     assert (mine.noises, mine.seeds, mine.with_claims) == (("none",), 1, False)
     assert expand_names(["suite", "x.npz"], quick=True) == [*plan.QUICK_SUITE_DATA, "x.npz"]
     assert expand_names(["suite-validation"], quick=False) == [f"{name}-validation" for name in plan.SUITE_DATA]
-
-
-def test_the_suite_names_what_there_is():
     assert set(plan.QUICK_SUITE_DATA) <= set(plan.SUITE_DATA) <= set(NAMED)
     assert set(expand_names(["suite-validation"], quick=False)) <= set(NAMED)
     assert set(plan.QUICK_SUITE_ENTRIES) <= set(plan.SUITE_ENTRIES) <= set(ALL_ENTRIES)

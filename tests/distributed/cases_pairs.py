@@ -63,27 +63,30 @@ for _name in PAIRS:
         register(f"{_name}_{_reduction}", partial(of_pairs, _name, _reduction), 2, 4)
 
 
+def of_views(place, alone, seed):
+    """A loss, a batch and another view of it: of one process that has all, and of several that have a part each."""
+    of_all = torch.randn(place.batch_size, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    losses, parts = (alone, sharded(place, alone)), (slice(None), place.own)
+    views = (of_all[part].clone().requires_grad_() for part in parts)
+    return [*zip(losses, (PairBatch(place, part, "", True) for part in parts), views, strict=True)]
+
+
 @case()
 def two_towers(place):
     """Each process brings its pairs; the temperature has the gradient of all."""
-    generator = torch.Generator().manual_seed(9)
-    of_all = torch.randn(place.batch_size, D, generator=generator, dtype=torch.float64)
     for make_loss in (
         InfoNCELoss,
         partial(InfoNCELoss, symmetric=False),
         partial(InfoNCELoss, 0.3, q=0.5),
         SigmoidLoss,
     ):
-        one = make_loss().double()
-        many = sharded(place, one)
-        mine, own = PairBatch(place, slice(None), "", True), PairBatch(place, place.own, "", True)
-        views = of_all.clone().requires_grad_(), of_all[place.own].clone().requires_grad_()
-        for batch, loss, view in ((mine, one, views[0]), (own, many, views[1])):
+        (one, mine, first), (many, own, second) = both = of_views(place, make_loss().double(), 9)
+        for loss, batch, view in both:
             batch.value = loss(batch.X, view, sample_weights=batch.weights.detach())
             batch.value.backward()
         close(own.value, mine.value)
         close(own.X.grad, mine.X.grad[place.own])
-        close(views[1].grad, views[0].grad[place.own])
+        close(second.grad, first.grad[place.own])
         for ours, alone in zip(many.parameters(), one.parameters(), strict=True):
             close(ours.grad.full_tensor(), alone.grad)
 
@@ -126,22 +129,17 @@ def banks_whose_slots_are_divided(place):
 @case(2, 4)
 def another_view(place):
     """Candidates that every process brings with its samples; the samples themselves are given in their place, too."""
-    generator = torch.Generator().manual_seed(7)
-    of_all = torch.randn(place.batch_size, D, generator=generator, dtype=torch.float64)
     indices = listed(place, triplets=False)
     for make_loss, pairs in (*((each, None) for each in WITH_BANKS.values()), (ContrastiveLoss, indices)):
-        one = make_loss()
-        many = sharded(place, one)
-        mine, own = PairBatch(place, slice(None), "", True), PairBatch(place, place.own, "", True)
-        views = of_all.clone().requires_grad_(), of_all[place.own].clone().requires_grad_()
-        for batch, loss, view in ((mine, one, views[0]), (own, many, views[1])):
+        (one, mine, first), (many, own, second) = both = of_views(place, make_loss(), 7)
+        for loss, batch, view in both:
             labels = None if pairs else batch.target
             batch.value = loss(batch.X, labels, pairs, view, labels, sample_weights=batch.weights)
             itself = batch.X, batch.target, None, batch.X, batch.target
             batch.value = batch.value + loss(*itself, sample_weights=batch.weights)
             batch.value.backward()
         close(own.value, mine.value)
-        close(views[1].grad, views[0].grad[place.own])
+        close(second.grad, first.grad[place.own])
         assert_same(place, one, many, mine, own)
     proxies = shard_classes(make("proxy_nca"), place.mesh)
     value = proxies(own.X, own.labels, None, own.X, own.labels)

@@ -28,8 +28,9 @@ def listed(module):
 
 
 @pytest.fixture
-def make(tmp_path, module, listed):
+def make(tmp_path, module, listed, monkeypatch):
     """Writes a wheel with changes to its files; None takes one away."""
+    monkeypatch.setattr(archives, "LEVEL", 1)  # in a tenth of the time
 
     def written(changes=(), name=NAME, record=True):
         files = {
