@@ -191,7 +191,9 @@ def test_features_of_an_untrained_network_have_no_axes_worth_starting_from():
     assert TrainingConfig(backbone="untrained", finetune=True).layer_start == "random"
 
 
-def test_filters_are_tried_on_few_classes_unless_one_is_named():
+def test_few_classes_are_tried_with_both_filters_unless_one_is_named_and_search_all_samples(monkeypatch):
+    searched, judged = set(), trials.judged
+    monkeypatch.setattr(trials, "judged", lambda rows, *given: searched.add(len(rows)) or judged(rows, *given))
     few, named = {"none", "audit"}, {None: "audit", "none": "none", "prism-vmf": "prism-vmf"}
     for kind, expected in named.items():
         asked = None if kind is None else FilterOptions(kind)
@@ -199,6 +201,8 @@ def test_filters_are_tried_on_few_classes_unless_one_is_named():
             run = tried(TrainingConfig(epochs=1, filter=asked), data)
             assert {one["filter"] for one in run.chosen["contestants"]} == tried_kinds
             assert run.filter_options.kind == run.chosen["filter"] and run.chosen["filter"] in tried_kinds
+            assert (searched == {len(data.train)}) == (data.train.num_classes < trials.FEW)
+            searched.clear()
 
 
 def in_pairs(data):

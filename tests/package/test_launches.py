@@ -5,17 +5,7 @@ import json
 import pytest
 import torch
 
-from robustdml_ops.losses import (
-    ArcFaceLoss,
-    ContrastiveLoss,
-    MemoryContrastiveLoss,
-    MultiSimilarityLoss,
-    NormalizedSoftmaxLoss,
-    ProxyAnchorLoss,
-    ProxyNCALoss,
-    SmoothProxyAnchorLoss,
-    SoftTripleLoss,
-)
+from robustdml_ops import losses
 from robustdml_ops.robust import PRISM
 from tests.launches import counted
 from tests.subprocesses import ROOT
@@ -41,21 +31,21 @@ BANK = (((100_000, 128), BF16), ((100_000,), torch.int64))
 LARGE_BANK = (((10**6, 128), BF16), ((10**6,), torch.int64))
 # launches, calls of PyTorch's dispatcher
 STEPS = {
-    "Proxy-Anchor": (lambda: count(lambda: ProxyAnchorLoss(10**5, 512), 1024, 512), 26, 47),
-    "Smooth, dense": (lambda: count(lambda: SmoothProxyAnchorLoss(10**5, 128), 256, 128, (256, 10**5)), 38, 63),
-    "Proxy-NCA": (lambda: count(lambda: ProxyNCALoss(10**5, 512), 1024, 512), 41, 70),
-    "ArcFace": (lambda: count(lambda: ArcFaceLoss(10**5, 512), 1024, 512), 72, 115),
+    "Proxy-Anchor": (lambda: count(lambda: losses.ProxyAnchorLoss(10**5, 512), 1024, 512), 26, 47),
+    "Smooth, dense": (lambda: count(lambda: losses.SmoothProxyAnchorLoss(10**5, 128), 256, 128, (256, 10**5)), 38, 63),
+    "Proxy-NCA": (lambda: count(lambda: losses.ProxyNCALoss(10**5, 512), 1024, 512), 41, 70),
+    "ArcFace": (lambda: count(lambda: losses.ArcFaceLoss(10**5, 512), 1024, 512), 72, 115),
     "Proxy-Anchor, a tenth": (
-        lambda: count(lambda: ProxyAnchorLoss(10**6, 512, negative_share=0.1), 1024, 512),
+        lambda: count(lambda: losses.ProxyAnchorLoss(10**6, 512, negative_share=0.1), 1024, 512),
         107,
         144,
     ),
-    "SoftTriple": (lambda: count(lambda: SoftTripleLoss(10**4, 128, 10), 256, 128), 42, 76),
-    "multi-similarity": (lambda: count(MultiSimilarityLoss, 1024, 128), 19, 30),
-    "multi-similarity, a large batch": (lambda: count(MultiSimilarityLoss, 8192, 128), 28, 51),
-    "multi-similarity with a bank": (lambda: count(MultiSimilarityLoss, 64, 128, None, LARGE_BANK), 20, 37),
-    "contrastive": (lambda: count(ContrastiveLoss, 1024, 128), 34, 60),
-    "contrastive with a bank": (lambda: count(MemoryContrastiveLoss, 256, 128, None, BANK), 41, 73),
+    "SoftTriple": (lambda: count(lambda: losses.SoftTripleLoss(10**4, 128, 10), 256, 128), 42, 76),
+    "multi-similarity": (lambda: count(losses.MultiSimilarityLoss, 1024, 128), 19, 30),
+    "multi-similarity, a large batch": (lambda: count(losses.MultiSimilarityLoss, 8192, 128), 28, 51),
+    "multi-similarity with a bank": (lambda: count(losses.MultiSimilarityLoss, 64, 128, None, LARGE_BANK), 20, 37),
+    "contrastive": (lambda: count(losses.ContrastiveLoss, 1024, 128), 34, 60),
+    "contrastive with a bank": (lambda: count(losses.MemoryContrastiveLoss, 256, 128, None, BANK), 41, 73),
 }
 
 
@@ -69,7 +59,7 @@ def test_launches_of_a_step(name):
 
 
 PREDICTED = json.loads((ROOT / "bench" / "results" / "predicted.json").read_text())["steps"]
-KINDS = {"Proxy-Anchor": ProxyAnchorLoss, "normalised softmax": NormalizedSoftmaxLoss}
+KINDS = {"Proxy-Anchor": losses.ProxyAnchorLoss, "normalised softmax": losses.NormalizedSoftmaxLoss}
 
 
 @pytest.mark.parametrize("row", PREDICTED, ids=lambda row: f"{row['what']} {row['C']:.0e} {row['D']}")
@@ -87,9 +77,9 @@ def test_traffic_of_bfloat16_proxies(row):
 
 # more chunks of twice the classes, and launches of each: products, Triton's kernels, others
 CHUNKS = {
-    "Proxy-Anchor": (lambda C: count(lambda: ProxyAnchorLoss(C, 512), 1024, 512), 10**6, 8, (3, 3, 0)),
-    "Proxy-NCA": (lambda C: count(lambda: ProxyNCALoss(C, 512), 1024, 512), 5 * 10**5, 4, (3, 5, 0)),
-    "Proxy-NCA, no room": (lambda C: count(lambda: ProxyNCALoss(C, 512), 1024, 512), 2 * 10**6, 15, (4, 6, 0)),
+    "Proxy-Anchor": (lambda C: count(lambda: losses.ProxyAnchorLoss(C, 512), 1024, 512), 10**6, 8, (3, 3, 0)),
+    "Proxy-NCA": (lambda C: count(lambda: losses.ProxyNCALoss(C, 512), 1024, 512), 5 * 10**5, 4, (3, 5, 0)),
+    "Proxy-NCA, no room": (lambda C: count(lambda: losses.ProxyNCALoss(C, 512), 1024, 512), 2 * 10**6, 15, (4, 6, 0)),
 }
 
 
@@ -107,7 +97,7 @@ def test_launches_of_a_chunk(name):
 def test_terms_are_kept_up_to_a_share_of_the_memory():
     """2·B·C bytes of 80 GiB / 32; in backward they replace products with all proxies."""
     most = (80 << 30) // 32 // 2 // 1024
-    step = lambda C: count(lambda: NormalizedSoftmaxLoss(C, 8).to(BF16), 1024, 8)  # noqa: E731
+    step = lambda C: count(lambda: losses.NormalizedSoftmaxLoss(C, 8).to(BF16), 1024, 8)  # noqa: E731
     assert step(most).kernels["class_lse_backward"] == 0
     assert step(most + 1).kernels["class_lse_backward"] > 0
 

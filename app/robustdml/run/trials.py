@@ -39,7 +39,7 @@ MOST_QUERIES = 600
 MOST_OVERLOOKED = 0.1
 # Fewer samples teach PRISM too little: there it left out many right labels.
 SAMPLES_FOR_PRISM = 1000
-# Fewer classes are few: they are split more often, and training without a filter is tried as well.
+# Fewer classes are few: they are split more often, all samples are searched, and no filter is tried, too.
 FEW = 20
 SPLITS, SPLITS_OF_FEW = 2, 4
 # A trial takes this share of the epochs.
@@ -129,12 +129,12 @@ class Trials:
 
     def run_split(self, kept: Rows, held: Rows) -> None:
         """Train on the samples of some classes, and measure on those of others."""
-        run = self.run
-        split = run.prepared.data.train
-        data = RetrievalData(run.prepared.data.name, _of_rows(split, kept), _of_rows(split, held))
-        features = np.asarray(data.train.inputs, np.float32)
-        prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
-        labels, queries = data.test.labels, _some_of_each_class(data.test.labels)
+        run, split = self.run, self.run.prepared.data.train
+        # Among the two or three classes held out of few, hardly any search fails.
+        searched = np.concatenate([held, kept]) if len(np.unique(run.labels)) < FEW else held
+        data = RetrievalData(run.prepared.data.name, _of_rows(split, kept), _of_rows(split, searched))
+        prepared = replace(run.prepared, data=data, frozen_features=lambda: np.asarray(data.train.inputs, np.float32))
+        labels, queries = split.labels[searched], _some_of_each_class(split.labels[held])
 
         def embed(network: torch.nn.Module) -> NDArray[np.float32]:
             return apply_in_batches(network, data.test.inputs, run.device)
@@ -149,7 +149,7 @@ class Trials:
             moved = embed(trial.embedder) - begun
             for averaging in TRIED:
                 gains = judged(begun + averaging * moved, labels, queries) - untouched
-                self.tallies[options, averaging].add(split.labels[held], gains)
+                self.tallies[options, averaging].add(labels, gains)
 
     def _begin(self, options: FilterOptions, prepared: Prepared, kept: Rows) -> Run:
         """Begin a run that trains on some of the classes and tests on others, by the labels given."""
