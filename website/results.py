@@ -20,19 +20,19 @@ def insert(text: str) -> str:
     return MARKER.sub(lambda found: TABLES[found[1]](), text)
 
 
-def cells(metric: str, method: str) -> dict[tuple[str, str], float]:
-    """Means of the suite by data set and noise."""
+def cells(metric: str, method: str, name: str = "suite") -> dict[tuple[str, str], float]:
+    """Means of the suite, or another study, by data set and noise."""
     found = {}
-    for data, results in stored("suite")["results"].items():
+    for data, results in stored(name)["results"].items():
         values = zip(results["noises"], results[metric][method], strict=True)
         found |= {(data, noise): mean(value) for noise, value in values if value is not None}
     return found
 
 
-def below_untouched(metric: str, method: str) -> int:
-    """In how many cells of the suite a method ends more than a point below the untouched features."""
-    start = cells(metric, BASELINE)
-    return sum(value < start[cell] - 0.01 - 1e-9 for cell, value in cells(metric, method).items())
+def below_untouched(metric: str, method: str, name: str = "suite") -> int:
+    """In how many cells a method ends more than a point below the untouched features."""
+    start = cells(metric, BASELINE, name)
+    return sum(value < start[cell] - 0.01 - 1e-9 for cell, value in cells(metric, method, name).items())
 
 
 def suite() -> str:
@@ -104,6 +104,16 @@ def below() -> str:
             for data, noise in worse
         ]
     return table(["data set", "wrong labels", "metric", "untouched features", "robust"], rows or [["none", *["–"] * 4]])
+
+
+def few_classes() -> str:
+    """Many sets of few classes: means, and how often a method does harm."""
+    rows, metrics = [], ("Recall@1", "MAP@R")
+    for method in next(iter(stored("few-classes")["results"].values()))["MAP@R"]:
+        means = [f"{fmean(cells(metric, method, 'few-classes').values()):.3f}" for metric in metrics]
+        rows.append([method, *means, ", ".join(str(below_untouched(m, method, "few-classes")) for m in metrics)])
+    count = len(cells("MAP@R", BASELINE, "few-classes"))
+    return table(["", *metrics, f"cells of {count} more than a point below the untouched features"], rows)
 
 
 def study(name: str, data: str, metric: str, *, methods: Iterable[str] | None = None) -> str:
@@ -267,6 +277,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "wrong-test-labels": wrong_test_labels,
     "by-data": by_data,
     "below": below,
+    "few-classes": few_classes,
     "structured-noise": structured_noise,
     "structured-noise-elsewhere": structured_noise_elsewhere,
     "right-labels": lambda: study("glyphs", "glyphs", "Recall@1", methods=_plain()),

@@ -16,8 +16,6 @@ from experiments.data.splits import VALIDATION, divide
 from robustdml.data.dataset import RetrievalData, Split
 from robustdml.data.named import NamedData
 
-_SEED = 0
-
 
 @dataclass(frozen=True)
 class Mixture:
@@ -71,9 +69,9 @@ def load_mixture(name: str) -> RetrievalData:
     return divide(name, draw_mixture(MIXTURES[name.removesuffix(VALIDATION)])[0])
 
 
-def draw_mixture(mixture: Mixture) -> tuple[Split, NDArray[np.float32]]:
+def draw_mixture(mixture: Mixture, seed: int = 0) -> tuple[Split, NDArray[np.float32]]:
     """All samples of a mixture, and the informative directions, (D, informative)."""
-    random = np.random.default_rng(_SEED)
+    random = np.random.default_rng(seed)
     sizes = mixture.sizes(random)
     labels = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
     directions, _ = np.linalg.qr(random.normal(size=(mixture.num_features, mixture.num_features)))
