@@ -39,7 +39,7 @@ MOST_QUERIES = 600
 MOST_OVERLOOKED = 0.1
 # Fewer samples teach PRISM too little: there it left out many right labels.
 SAMPLES_FOR_PRISM = 1000
-# Fewer classes are few: they are split more often, all samples are searched, and no filter is tried, too.
+# Fewer classes are few: they are split more often, search all samples as well, and are tried without a filter, too.
 FEW = 20
 SPLITS, SPLITS_OF_FEW = 2, 4
 # A trial takes this share of the epochs.
@@ -130,8 +130,8 @@ class Trials:
     def run_split(self, kept: Rows, held: Rows) -> None:
         """Train on the samples of some classes, and measure on those of others."""
         run, split = self.run, self.run.prepared.data.train
-        # Among the two or three classes held out of few, hardly any search fails.
-        searched = np.concatenate([held, kept]) if len(np.unique(run.labels)) < FEW else held
+        few = len(np.unique(run.labels)) < FEW
+        searched = np.concatenate([held, kept]) if few else held
         data = RetrievalData(run.prepared.data.name, _of_rows(split, kept), _of_rows(split, searched))
         prepared = replace(run.prepared, data=data, frozen_features=lambda: np.asarray(data.train.inputs, np.float32))
         labels, queries = split.labels[searched], _some_of_each_class(split.labels[held])
@@ -139,7 +139,12 @@ class Trials:
         def embed(network: torch.nn.Module) -> NDArray[np.float32]:
             return apply_in_batches(network, data.test.inputs, run.device)
 
-        untouched = judged(embed(prepared.backbone), labels, queries)
+        def measure(rows: NDArray[np.float32]) -> NDArray[np.float64]:
+            alone = judged(rows[: len(held)], labels[: len(held)], queries)
+            # Among the two or three classes held out of few hardly any search fails: they search all samples, too.
+            return np.column_stack([alone, judged(rows, labels, queries)[: len(held), 1]]) if few else alone
+
+        untouched = measure(embed(prepared.backbone))
         for options in self.filters:
             trial = self._begin(options, prepared, kept)
             begun = embed(trial.embedder)
@@ -148,8 +153,8 @@ class Trials:
             # The layer is linear, and so is the average in its weight.
             moved = embed(trial.embedder) - begun
             for averaging in TRIED:
-                gains = judged(begun + averaging * moved, labels, queries) - untouched
-                self.tallies[options, averaging].add(labels, gains)
+                gains = measure(begun + averaging * moved) - untouched
+                self.tallies[options, averaging].add(split.labels[held], gains)
 
     def _begin(self, options: FilterOptions, prepared: Prepared, kept: Rows) -> Run:
         """Begin a run that trains on some of the classes and tests on others, by the labels given."""
