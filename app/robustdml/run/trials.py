@@ -32,7 +32,7 @@ FEWEST_CLASSES = 4
 MOST_CLASSES = 1000
 ENOUGH_CLASSES = 200
 MOST_SAMPLES = 6000
-# Held-out samples of a split that search.
+# Held-out samples of a split that search; half as many where they search twice.
 MOST_QUERIES = 600
 # Share of the labels that the audit keeps and PRISM leaves out, from which on PRISM filters in place of the audit. On
 # sets to choose by, labels wrong at random reached 0.07; those of like samples or similar classes 0.08 to 0.47.
@@ -131,10 +131,10 @@ class Trials:
         """Train on the samples of some classes, and measure on those of others."""
         run, split = self.run, self.run.prepared.data.train
         few = len(np.unique(run.labels)) < FEW
-        searched = np.concatenate([held, kept]) if few else held
+        searched, most = (np.concatenate([held, kept]), MOST_QUERIES // 2) if few else (held, MOST_QUERIES)
         data = RetrievalData(run.prepared.data.name, _of_rows(split, kept), _of_rows(split, searched))
         prepared = replace(run.prepared, data=data, frozen_features=lambda: np.asarray(data.train.inputs, np.float32))
-        labels, queries = split.labels[searched], _some_of_each_class(split.labels[held])
+        labels, queries = split.labels[searched], _some_of_each_class(split.labels[held], most)
 
         def embed(network: torch.nn.Module) -> NDArray[np.float32]:
             return apply_in_batches(network, data.test.inputs, run.device)
@@ -198,10 +198,10 @@ def _thinned(labels: NDArray[np.int64], classes: NDArray[np.int64], random: np.r
     return rows if len(rows) <= MOST_SAMPLES else np.sort(random.choice(rows, MOST_SAMPLES, replace=False))
 
 
-def _some_of_each_class(labels: NDArray[np.int64]) -> Rows:
-    """At most `MOST_QUERIES` samples, evenly from all classes."""
+def _some_of_each_class(labels: NDArray[np.int64], most: int) -> Rows:
+    """At most so many samples, evenly from all classes."""
     by_class = np.argsort(labels, kind="stable")
-    return np.sort(by_class[np.linspace(0, len(labels) - 1, min(len(labels), MOST_QUERIES)).astype(np.int64)])
+    return np.sort(by_class[np.linspace(0, len(labels) - 1, min(len(labels), most)).astype(np.int64)])
 
 
 def _of_rows(split: Split, rows: Rows) -> Split:
