@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.bench import bfloat16_proxies, contrastive_noise
+from experiments.bench import bfloat16_proxies, contrastive_noise, few_classes
 from experiments.commands.negatives import LABELS, relabelled, tables
 from robustdml.data import RetrievalData, Split, load_data
 
@@ -57,3 +57,10 @@ def test_proxies_of_each_type_are_trained(monkeypatch):
     assert list(types) == list(bfloat16_proxies.PROXIES)
     assert types["float32"]["difference"] == [0.0, 0.0]
     assert all(0.9 < values["Recall@1"][0] <= 1 for values in types.values())
+
+
+def test_halves_of_few_classes_are_files_to_train_on(tmp_path):
+    few_classes.write("led7digit-table", few_classes.sets(10)["led7digit-table"](), 10, tmp_path)
+    data = load_data(str(tmp_path / "led7digit-table-10.npz"))
+    assert (data.train.num_classes, data.test.num_classes) == (5, 5)
+    assert abs(data.train.inputs.mean(0)).max() < 1e-5 < abs(data.test.inputs.mean(0)).max()

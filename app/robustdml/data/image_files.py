@@ -57,7 +57,8 @@ def rows_of(inputs: Inputs, rows: Rows) -> Inputs:
     """Take some samples; of files none is decoded."""
     if isinstance(inputs, ImageFiles):
         return ImageFiles([inputs.files[row] for row in rows], inputs.shape[2], inputs.shape[1])
-    return np.asarray(inputs[rows])
+    taken: NDArray[np.generic] = inputs[rows]
+    return taken
 
 
 def batches_of(inputs: Inputs, chosen: Iterable[slice | Rows]) -> Iterator[NDArray[np.generic]]:

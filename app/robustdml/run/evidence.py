@@ -22,36 +22,38 @@ WORTH_TELLING = 0.05
 
 @dataclass
 class Tally:
-    """Differences of Recall@1, MAP@R and MAP@R of another search, by class and over splits, weighted by samples."""
+    """Differences of Recall@1 and MAP@R, by class and over splits, weighted as the metrics are: by samples."""
 
     num_classes: int
-    sums: NDArray[np.float64] = field(init=False)  # (C, 3)
+    sums: NDArray[np.float64] = field(init=False)  # (C, 2)
     counts: NDArray[np.int64] = field(init=False)  # (C,)
     splits: int = 0
 
     def __post_init__(self) -> None:
-        self.sums, self.counts = np.zeros((self.num_classes, 3)), np.zeros(self.num_classes, np.int64)
+        self.sums, self.counts = np.zeros((self.num_classes, 2)), np.zeros(self.num_classes, np.int64)
 
     def add(self, labels: NDArray[np.int64], differences: NDArray[np.float64]) -> None:
-        """Add those of the samples of a split, (N,) and (N, 2 or 3); NaN for what was no query."""
+        """Add those of the samples of a split, (N,) and (N, 2); NaN for what was no query."""
         queries = ~np.isnan(differences[:, 0])
-        np.add.at(self.sums, labels[queries], differences[queries][:, [0, 1, -1]])
+        np.add.at(self.sums, labels[queries], differences[queries])
         np.add.at(self.counts, labels[queries], 1)
         self.splits += 1
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """Mean gains, (3,)."""
-        return np.asarray(self.sums.sum(0) / max(int(self.counts.sum()), 1))
+        """Mean gains, (2,)."""
+        gains: NDArray[np.float64] = self.sums.sum(0) / max(int(self.counts.sum()), 1)
+        return gains
 
     @property
     def error(self) -> NDArray[np.float64]:
-        """Standard errors of the means by the jackknife over classes, (3,); infinite of one class."""
+        """Standard errors of the means by the jackknife over classes, (2,); infinite of one class."""
         tested = self.counts > 0
         if tested.sum() < 2:
-            return np.full(3, np.inf)
+            return np.full(2, np.inf)
         without = (self.sums.sum(0) - self.sums[tested]) / (self.counts.sum() - self.counts[tested])[:, None]
-        return np.asarray(np.sqrt((1 - 1 / tested.sum()) * ((without - self.mean) ** 2).sum(0)))
+        errors: NDArray[np.float64] = np.sqrt((1 - 1 / tested.sum()) * ((without - self.mean) ** 2).sum(0))
+        return errors
 
     @property
     def classes(self) -> float:
@@ -59,31 +61,30 @@ class Tally:
         return float(self.counts.sum() ** 2 / max((self.counts.astype(np.float64) ** 2).sum(), 1))
 
     @property
-    def needed(self) -> NDArray[np.float64]:
-        """Gains of MAP@R that chance does not explain, (2,); few classes ask for more."""
-        return np.asarray(stats.t.ppf(1 - CHANCE, max(self.classes - 1, 1)) * self.error[1:])
+    def needed(self) -> float:
+        """Gain of MAP@R that chance does not explain; few classes ask for more."""
+        return float(stats.t.ppf(1 - CHANCE, max(self.classes - 1, 1)) * self.error[1])
 
     @property
     def supported(self) -> bool:
         """Whether MAP@R gains more than chance, and Recall@1 loses no more than chance."""
-        gains = self.mean[1:]
-        return bool((gains > 0).all() and (gains >= self.needed).all() and self.mean[0] >= -LOSS * self.error[0])
+        return bool(self.mean[1] > 0 and self.mean[1] >= self.needed and self.mean[0] >= -LOSS * self.error[0])
 
     @property
     def gains_plainly(self) -> bool:
         """Whether the gain is `PLAIN` times what is needed, on many classes: the best of several is lucky on few."""
-        return self.supported and self.classes >= MANY and bool((self.mean[1:] >= PLAIN * self.needed).all())
+        return self.supported and self.classes >= MANY and bool(self.mean[1] >= PLAIN * self.needed)
 
     @property
     def loses_plainly(self) -> bool:
         """Whether a gain is as good as excluded: by one split, or two that gain nothing together."""
-        return bool(self.mean[1] < (0 if self.splits > 1 else -self.needed[0]))
+        return bool(self.mean[1] < (0 if self.splits > 1 else -self.needed))
 
     def as_dict(self) -> dict[str, Any]:
         """Means and standard errors as they are stored; an error is None for one class."""
-        found = zip(JUDGED, self.error[:2].tolist(), strict=True)
+        found = zip(JUDGED, self.error.tolist(), strict=True)
         errors = {f"{name}_error": error if np.isfinite(error) else None for name, error in found}
-        gains = {f"{name}_gain": float(gain) for name, gain in zip(JUDGED, self.mean[:2], strict=True)}
+        gains = {f"{name}_gain": float(gain) for name, gain in zip(JUDGED, self.mean, strict=True)}
         return {**gains, **errors, "splits": self.splits, "classes": int((self.counts > 0).sum())}
 
 

@@ -32,14 +32,14 @@ FEWEST_CLASSES = 4
 MOST_CLASSES = 1000
 ENOUGH_CLASSES = 200
 MOST_SAMPLES = 6000
-# Held-out samples of a split that search; half as many where they search twice.
+# Held-out samples of a split that search.
 MOST_QUERIES = 600
 # Share of the labels that the audit keeps and PRISM leaves out, from which on PRISM filters in place of the audit. On
 # sets to choose by, labels wrong at random reached 0.07; those of like samples or similar classes 0.08 to 0.47.
 MOST_OVERLOOKED = 0.1
 # Fewer samples teach PRISM too little: there it left out many right labels.
 SAMPLES_FOR_PRISM = 1000
-# Fewer classes are few: they are split more often, search all samples as well, and are tried without a filter, too.
+# Fewer classes are few: they are split more often, and training without a filter is tried as well.
 FEW = 20
 SPLITS, SPLITS_OF_FEW = 2, 4
 # A trial takes this share of the epochs.
@@ -129,22 +129,17 @@ class Trials:
 
     def run_split(self, kept: Rows, held: Rows) -> None:
         """Train on the samples of some classes, and measure on those of others."""
-        run, split = self.run, self.run.prepared.data.train
-        few = len(np.unique(run.labels)) < FEW
-        searched, most = (np.concatenate([held, kept]), MOST_QUERIES // 2) if few else (held, MOST_QUERIES)
-        data = RetrievalData(run.prepared.data.name, _of_rows(split, kept), _of_rows(split, searched))
-        prepared = replace(run.prepared, data=data, frozen_features=lambda: np.asarray(data.train.inputs, np.float32))
-        labels, queries = split.labels[searched], _some_of_each_class(split.labels[held], most)
+        run = self.run
+        split = run.prepared.data.train
+        data = RetrievalData(run.prepared.data.name, _of_rows(split, kept), _of_rows(split, held))
+        features = np.asarray(data.train.inputs, np.float32)
+        prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
+        labels, queries = data.test.labels, _some_of_each_class(data.test.labels)
 
         def embed(network: torch.nn.Module) -> NDArray[np.float32]:
             return apply_in_batches(network, data.test.inputs, run.device)
 
-        def measure(rows: NDArray[np.float32]) -> NDArray[np.float64]:
-            alone = judged(rows[: len(held)], labels[: len(held)], queries)
-            # Among the two or three classes held out of few hardly any search fails: they search all samples, too.
-            return np.column_stack([alone, judged(rows, labels, queries)[: len(held), 1]]) if few else alone
-
-        untouched = measure(embed(prepared.backbone))
+        untouched = judged(embed(prepared.backbone), labels, queries)
         for options in self.filters:
             trial = self._begin(options, prepared, kept)
             begun = embed(trial.embedder)
@@ -153,7 +148,7 @@ class Trials:
             # The layer is linear, and so is the average in its weight.
             moved = embed(trial.embedder) - begun
             for averaging in TRIED:
-                gains = measure(begun + averaging * moved) - untouched
+                gains = judged(begun + averaging * moved, labels, queries) - untouched
                 self.tallies[options, averaging].add(split.labels[held], gains)
 
     def _begin(self, options: FilterOptions, prepared: Prepared, kept: Rows) -> Run:
@@ -198,10 +193,10 @@ def _thinned(labels: NDArray[np.int64], classes: NDArray[np.int64], random: np.r
     return rows if len(rows) <= MOST_SAMPLES else np.sort(random.choice(rows, MOST_SAMPLES, replace=False))
 
 
-def _some_of_each_class(labels: NDArray[np.int64], most: int) -> Rows:
-    """At most so many samples, evenly from all classes."""
+def _some_of_each_class(labels: NDArray[np.int64]) -> Rows:
+    """At most `MOST_QUERIES` samples, evenly from all classes."""
     by_class = np.argsort(labels, kind="stable")
-    return np.sort(by_class[np.linspace(0, len(labels) - 1, min(len(labels), most)).astype(np.int64)])
+    return np.sort(by_class[np.linspace(0, len(labels) - 1, min(len(labels), MOST_QUERIES)).astype(np.int64)])
 
 
 def _of_rows(split: Split, rows: Rows) -> Split:
