@@ -97,6 +97,7 @@ def test_sweep_over_all_pairs(timed):
         ("robustdml/memory", BANK),
         ("pml/memory", BANK),
         ("robustdml/sweep", ALL),
+        ("robustdml/info-nce of two towers", MANY_TOWERS),
         ("robustdml/sigmoid of two towers", MANY_TOWERS),
     ],
     ids=str,

@@ -13,6 +13,7 @@ from torch import Tensor
 from robustdml_ops.engine.similarity_chunks import chunk_rows
 from robustdml_ops.losses import (
     ContrastiveLoss,
+    InfoNCELoss,
     MemoryContrastiveLoss,
     MultiSimilarityLoss,
     NTXentLoss,
@@ -76,6 +77,7 @@ class PairWorkload:
             "robustdml/nt-xent": lambda: NTXentLoss()(X, y),
             "reference/supcon": lambda: supcon_loss(X, y),
             "robustdml/memory": lambda: MemoryContrastiveLoss()(X, y, None, *bank),
+            "robustdml/info-nce of two towers": lambda: InfoNCELoss().to(X.device)(X, self.bank.requires_grad_()),
             "robustdml/sigmoid of two towers": lambda: SigmoidLoss().to(X.device)(X, self.bank.requires_grad_()),
         }
         loss = losses[name] if name in losses else self.beside_the_peer(name)

@@ -112,9 +112,12 @@ def few_classes() -> str:
     rows, metrics = [], ("Recall@1", "MAP@R")
     for method in next(iter(stored(FEW)["results"].values()))["MAP@R"]:
         means = [f"{fmean(cells(metric, method, FEW).values()):.3f}" for metric in metrics]
-        rows.append([method, *means, ", ".join(str(below_untouched(m, method, FEW)) for m in metrics)])
+        harm = ", ".join(str(below_untouched(m, method, FEW)) for m in metrics)
+        ends = ((cells(m, method, FEW), cells(m, BASELINE, FEW)) for m in metrics)
+        worst = (100 * min(end[cell] - start[cell] for cell in end) for end, start in ends)
+        rows.append([method, *means, harm, ", ".join(f"{points:+.1f}" for points in worst)])
     count = len(cells("MAP@R", BASELINE, FEW))
-    return table(["", *metrics, f"cells of {count} more than a point below the untouched features"], rows)
+    return table(["", *metrics, f"cells of {count} more than a point below the untouched features", "at worst"], rows)
 
 
 def study(name: str, data: str, metric: str, *, methods: Iterable[str] | None = None) -> str:

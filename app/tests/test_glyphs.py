@@ -56,6 +56,15 @@ def test_no_two_classes_share_a_drawing_and_none_is_empty(made):
             assert owners.setdefault(image.tobytes(), name) == name
 
 
+def test_copies_differ_but_show_the_same(made):
+    train = made["small"].train
+    first = train.inputs[: glyphs.COPIES].astype(float).reshape(glyphs.COPIES, -1)
+    assert len({copy.tobytes() for copy in first}) == glyphs.COPIES
+    ink = train.inputs.reshape(len(train), -1).astype(float).mean(axis=1).reshape(-1, glyphs.COPIES)
+    assert (ink.min(axis=1) > 0).all()
+    assert np.median(ink.max(axis=1) / ink.min(axis=1)) < 1.4
+
+
 def test_key_depends_on_the_fonts(monkeypatch):
     before = glyphs.glyphs_key()
     glyphs.glyphs_key.cache_clear()

@@ -57,8 +57,8 @@ ROBUSTDML_HD void to_logits(const ClassChunk<T>& c, Line<T>& line, T cosine, T* 
     line = {T(1), T(0)};
 }
 
-// Up to kRows classes, `stride` elements apart, into the running sums. An exponential may exceed that of the
-// shift by kReach, so a shift is the largest logit of some block, and hardly ever rises.
+// Up to kRows classes, `stride` elements apart, into the running sums. Exponentials are taken about the shift
+// so far in one pass, and once more about a new one only where a logit exceeds it by more than kReach.
 template <class T>
 ROBUSTDML_HD void add_rows(const T* rows, std::int64_t stride, const Line<T>* lines, std::int64_t count,
                            std::int64_t B, T* shift, double* total) {
@@ -91,8 +91,8 @@ ROBUSTDML_HD void add_rows(const T* rows, std::int64_t stride, const Line<T>* li
             // Exactly 1 where nothing changed: a rounding a block would add up.
             const T before = shift[from + x];
             const T factor = about[x] == before ? T(1) : exp_fast(before - about[x]);
-            // Beside the 1 of the shift it is nothing, and where no logit counts it is made of the least
-            // terms.
+            // So small a sum is nothing beside the 1 of the logit that the shift is; or all logits are -inf,
+            // which exp_clamped makes its least value.
             total[from + x] = total[from + x] * factor + (sum[x] < T(1e-30) ? T(0) : sum[x]);
             shift[from + x] = about[x];
         }

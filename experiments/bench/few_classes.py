@@ -1,7 +1,7 @@
-"""Sets of 9 to 18 classes of several kinds, half of them for training: what `robust` does where little can be told.
+"""Sets of 9 to 19 classes of several kinds, half of them for training: what `robust` does where little can be told.
 
 ``python -m experiments.bench.few_classes FOLDER`` writes them as files for ``python -m experiments compare --data``.
-None of them served for choosing a setting of `robust`.
+None of them served for choosing the trials of `robust`; six did for the auditor, by which it filters.
 """
 
 import argparse

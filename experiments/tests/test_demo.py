@@ -18,7 +18,7 @@ from experiments.demo.report import believed_labels
 from experiments.demo.timing import FLOOR, OURS, Shape, measure
 from experiments.large import experiment as large
 from experiments.large import trial
-from experiments.large.contenders import BY_NAME, QUICK_CONTENDERS
+from experiments.large.contenders import BY_NAME, CONTENDERS, QUICK_CONTENDERS
 from experiments.large.page import HEAD, LargeOutcome, comparisons, rows
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
@@ -139,6 +139,18 @@ def test_the_same_loss_gives_the_same_numbers(clusters):
             assert mine["precision_at_1"] == pytest.approx(theirs["precision_at_1"], abs=0.03)
         assert ours["step_seconds"] > 0
         assert 0 < sum(record["seconds"] for record in ours["history"]) <= ours["seconds"]
+
+
+def test_the_peer_is_the_peer():
+    for contender in CONTENDERS:
+        loss = contender.make_method().make_loss(contender.config(1, 8).options, 5, 8)
+        assert type(loss).__module__.startswith("pytorch_metric_learning" if contender.peer else "robustdml_ops")
+        assert contender.name == next(name for name, value in BY_NAME.items() if value is contender)
+    filters = {contender.name: contender.config(1, 8).filter_options for contender in CONTENDERS}
+    assert filters["proxy-anchor"].kind == filters["proxy-anchor-peer"].kind == "none"
+    # That of the method called robust, with a memory of half the bytes.
+    halved = replace(METHODS["robust"].filter, memory_dtype="bfloat16", on_trial=False)
+    assert filters["proxy-anchor-filtered"] == filters["robust"] == halved
 
 
 @pytest.mark.nightly

@@ -6,35 +6,20 @@ import pytest
 import torch
 from cases import BANK_NAMES, CPU_BACKENDS, MATRIX_NAMES, NAMES, assert_same, make_case
 
-from robustdml_ops.losses import (
-    AdaptiveProxyAnchorLoss,
-    ArcFaceLoss,
-    BSPMLLoss,
-    ContrastiveLoss,
-    CosFaceLoss,
-    MemoryContrastiveLoss,
-    MultiSimilarityLoss,
-    NormalizedSoftmaxLoss,
-    ProxyAnchorLoss,
-    ProxyNCALoss,
-    SmoothProxyAnchorLoss,
-    SoftTripleLoss,
-    SubCenterArcFaceLoss,
-    SuperLoss,
-)
+from robustdml_ops import losses
 from robustdml_ops.ops import ABSENT
 from tests.every_call import LOSSES
 
 X = torch.randn(4, 3)
 Y = torch.tensor([0, 1, 2, 1])
 MATRIX_LOSSES = (
-    ProxyAnchorLoss,
-    ProxyNCALoss,
-    NormalizedSoftmaxLoss,
-    SoftTripleLoss,
-    CosFaceLoss,
-    ArcFaceLoss,
-    SubCenterArcFaceLoss,
+    losses.ProxyAnchorLoss,
+    losses.ProxyNCALoss,
+    losses.NormalizedSoftmaxLoss,
+    losses.SoftTripleLoss,
+    losses.CosFaceLoss,
+    losses.ArcFaceLoss,
+    losses.SubCenterArcFaceLoss,
 )
 WEIGHTED = {name: call for name, call in LOSSES.items() if name != "ProcSimLoss"}  # which makes its own
 
@@ -81,7 +66,7 @@ def test_batch(arguments, error, message):
     ],
 )
 def test_reference_set(arguments, error, message):
-    for kind in (MultiSimilarityLoss, ContrastiveLoss, MemoryContrastiveLoss):
+    for kind in (losses.MultiSimilarityLoss, losses.ContrastiveLoss, losses.MemoryContrastiveLoss):
         with pytest.raises(error, match=message):
             kind()(X, Y, None, *arguments)
 
@@ -133,21 +118,24 @@ def test_no_sample_is_left(name):
 )
 def test_confidences(confidences, error, message):
     with pytest.raises(error, match=message):
-        SmoothProxyAnchorLoss(6, 3)(X, confidences)
+        losses.SmoothProxyAnchorLoss(6, 3)(X, confidences)
 
 
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: ProxyAnchorLoss(3, 3, reduction="sum"), "reduction='sum': expected one of mean, none"),
-        (lambda: SmoothProxyAnchorLoss(3, 3, threshold=1.0), r"threshold must lie in \(0, 1\)"),
-        (lambda: AdaptiveProxyAnchorLoss(3, 3, margin=0), "margin must be positive"),
-        (lambda: AdaptiveProxyAnchorLoss(3, 3, negative_margin="class"), "expected one of sample, proxy"),
-        (lambda: ProxyNCALoss(1, 3, include_positive=False), "needs at least 2 classes, got num_classes=1"),
-        (lambda: ContrastiveLoss(distance="manhattan"), "='manhattan': expected one of euclidean, cosine, squared"),
-        (lambda: BSPMLLoss(reduction="sum"), "reduction='sum'"),
-        (lambda: SuperLoss(reduction="sum"), "reduction='sum'"),
-        (lambda: MemoryContrastiveLoss(variant="code"), "variant='code': expected one of paper, xbm, authors"),
+        (lambda: losses.ProxyAnchorLoss(3, 3, reduction="sum"), "reduction='sum': expected one of mean, none"),
+        (lambda: losses.SmoothProxyAnchorLoss(3, 3, threshold=1.0), r"threshold must lie in \(0, 1\)"),
+        (lambda: losses.AdaptiveProxyAnchorLoss(3, 3, margin=0), "margin must be positive"),
+        (lambda: losses.AdaptiveProxyAnchorLoss(3, 3, negative_margin="class"), "expected one of sample, proxy"),
+        (lambda: losses.ProxyNCALoss(1, 3, include_positive=False), "needs at least 2 classes, got num_classes=1"),
+        (
+            lambda: losses.ContrastiveLoss(distance="manhattan"),
+            "='manhattan': expected one of euclidean, cosine, squared",
+        ),
+        (lambda: losses.BSPMLLoss(reduction="sum"), "reduction='sum'"),
+        (lambda: losses.SuperLoss(reduction="sum"), "reduction='sum'"),
+        (lambda: losses.MemoryContrastiveLoss(variant="code"), "variant='code': expected one of paper, xbm, authors"),
     ],
 )
 def test_settings(build, message):
@@ -157,7 +145,7 @@ def test_settings(build, message):
 
 
 def test_margins_at_the_pole():
-    loss_function = AdaptiveProxyAnchorLoss(6, 3)
+    loss_function = losses.AdaptiveProxyAnchorLoss(6, 3)
     loss_function.margins.data.fill_(-0.05)
     with pytest.raises(ValueError, match=r"mean\(margins\) = -0.05.*pole at 0"):
         loss_function(X, Y)
@@ -166,7 +154,7 @@ def test_margins_at_the_pole():
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_an_infinite_upstream_is_no_error_of_the_inputs(reduction):
     """A loss scaler lets it happen, looks at the gradients and skips the step."""
-    loss_function = ProxyAnchorLoss(6, 3, reduction=reduction)
+    loss_function = losses.ProxyAnchorLoss(6, 3, reduction=reduction)
     (loss_function(X, Y).sum() * torch.inf).backward()
     assert not torch.isfinite(loss_function.proxies.grad).all()
 
@@ -213,7 +201,7 @@ def test_edges_are_the_references(name, edge):
         assert_same(case)
 
 
-@pytest.mark.parametrize("kind", [MultiSimilarityLoss, ContrastiveLoss])
+@pytest.mark.parametrize("kind", [losses.MultiSimilarityLoss, losses.ContrastiveLoss])
 @pytest.mark.parametrize("n", [0, 3])
 def test_a_list_without_pairs_of_no_candidates(kind, n):
     """A miner that found nothing, in an empty batch or beside an empty reference set."""
@@ -231,6 +219,6 @@ def test_dtensor_is_refused_with_the_way_out(tmp_path):
     try:
         local = DTensor.from_local(X, DeviceMesh("cpu", [0]), [Replicate()])
         with pytest.raises(TypeError, match=r"embeddings is a DTensor.*full_tensor\(\)"):
-            ProxyAnchorLoss(6, 3)(local, Y)
+            losses.ProxyAnchorLoss(6, 3)(local, Y)
     finally:
         dist.destroy_process_group()

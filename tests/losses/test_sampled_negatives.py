@@ -15,17 +15,7 @@ from python_ref import (
     sampled_cross_entropy,
     sampled_proxy_anchor_loss,
 )
-from robustdml_ops.losses import (
-    AdaptiveProxyAnchorLoss,
-    ArcFaceLoss,
-    CosFaceLoss,
-    NormalizedSoftmaxLoss,
-    ProxyAnchorLoss,
-    ProxyNCALoss,
-    SmoothProxyAnchorLoss,
-    SoftTripleLoss,
-    SubCenterArcFaceLoss,
-)
+from robustdml_ops import losses
 from robustdml_ops.losses.families.class_matrix import chance_cosine
 from robustdml_ops.losses.sampling import draw_classes
 from tests.nightly import nightly_but
@@ -33,17 +23,17 @@ from tests.nightly import nightly_but
 C, D, B = 30, 5, 8
 SHARED = {"negative_share": 0.2, "negative_seed": 3}
 BUILDS = {
-    "proxy-anchor": lambda **options: ProxyAnchorLoss(C, D, alpha=6, **options),
-    "adaptive": lambda **options: AdaptiveProxyAnchorLoss(
+    "proxy-anchor": lambda **options: losses.ProxyAnchorLoss(C, D, alpha=6, **options),
+    "adaptive": lambda **options: losses.AdaptiveProxyAnchorLoss(
         C, D, alpha=6, per_class=True, negative_margin="proxy", **options
     ),
-    "proxy-nca": lambda **options: ProxyNCALoss(C, D, 3, **options),
-    "proxy-nca-2017": lambda **options: ProxyNCALoss(C, D, 3, include_positive=False, **options),
-    "normalized-softmax": lambda **options: NormalizedSoftmaxLoss(C, D, 0.2, **options),
-    "soft-triple": lambda **options: SoftTripleLoss(C, D, 3, la=6, **options),
-    "cosface": lambda **options: CosFaceLoss(C, D, scale=6, **options),
-    "arcface": lambda **options: ArcFaceLoss(C, D, scale=6, **options),
-    "subcenter-arcface": lambda **options: SubCenterArcFaceLoss(C, D, scale=6, **options),
+    "proxy-nca": lambda **options: losses.ProxyNCALoss(C, D, 3, **options),
+    "proxy-nca-2017": lambda **options: losses.ProxyNCALoss(C, D, 3, include_positive=False, **options),
+    "normalized-softmax": lambda **options: losses.NormalizedSoftmaxLoss(C, D, 0.2, **options),
+    "soft-triple": lambda **options: losses.SoftTripleLoss(C, D, 3, la=6, **options),
+    "cosface": lambda **options: losses.CosFaceLoss(C, D, scale=6, **options),
+    "arcface": lambda **options: losses.ArcFaceLoss(C, D, scale=6, **options),
+    "subcenter-arcface": lambda **options: losses.SubCenterArcFaceLoss(C, D, scale=6, **options),
 }
 SOFTMAX = [name for name in BUILDS if name not in ("proxy-anchor", "adaptive")]
 every = pytest.mark.parametrize("name", BUILDS)
@@ -261,10 +251,10 @@ def test_bad_settings(options, error, message):
 
 def test_losses_that_have_no_sampled_negatives_say_so():
     with pytest.raises(TypeError, match="negative_share"):
-        SmoothProxyAnchorLoss(C, D, negative_share=0.1)
+        losses.SmoothProxyAnchorLoss(C, D, negative_share=0.1)
     with pytest.raises(TypeError, match="ProxyAnchorLoss has no argument 'negative_correction'"):
-        ProxyAnchorLoss(C, D, negative_share=0.1, negative_correction=False)
-    for kind in (ProxyAnchorLoss, ProxyNCALoss):
+        losses.ProxyAnchorLoss(C, D, negative_share=0.1, negative_correction=False)
+    for kind in (losses.ProxyAnchorLoss, losses.ProxyNCALoss):
         with pytest.raises(ValueError, match=r"negative_share is of the fused sums, and distance=LpDistance"):
             kind(C, D, negative_share=0.1, distance=LpDistance())
 
