@@ -88,6 +88,7 @@ MEMORY = {
     "Proxy-Anchor, 10⁵ classes": ("B=256 C=1e5 D=128", "proxy-anchor", "pml/proxy-anchor"),
     "Proxy-NCA, 10⁵ classes": ("B=256 C=1e5 D=128", "class-lse", "pml/proxy-nca"),
     "contrastive with a memory of 10⁵": ("memory of pairs, B=256 D=128 m=1e5", "memory", "pml/memory"),
+    "InfoNCE of two towers of 65,536": ("memory of pairs, B=65536 D=512 m=7e4", "info-nce of two towers", None),
     "multi-similarity, mined, B=1024, D=512": ("memory of pairs, B=1024 D=512", "ms", "pml/ms"),
     "Proxy-Anchor, 10⁶ classes": ("B=256 C=1e6 D=128", "proxy-anchor", None),
 }
