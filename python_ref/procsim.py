@@ -179,7 +179,8 @@ def language_guidance_losses(
     """Divergence of every row of the visual similarities from that of the language similarities.
 
     The language similarities are the mean of k matrices, one for each of the k texts of a sample, plus ``shift``.
-    Entries of the same class, the diagonal among them, are 1 + shift in both matrices.
+    Entries of the same class, the diagonal among them, are 1 + shift in both matrices. B different labels and shift 0
+    are the form without labels.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ from website.repository import ROOT
 from website.tables import table
 
 CPU = ROOT / "bench" / "results" / "cpu.json"
-ZEN = ", Zen 4"  # ends the group of a row of that processor beside those of another
+ZEN, OLDER = ", Zen 4", ", Zen 3"  # end the group of a row of that processor beside those of another
 SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 # What tables call a row of bench/, where B is 256 unless the row says otherwise: its group, contender and peer.
 STEPS = {
@@ -70,6 +70,7 @@ STEPS = {
     ),
 }
 README_STEPS = list(STEPS)[:4]
+WITHOUT_AVX512 = [*README_STEPS[:2], README_STEPS[3], "SupCon, B=4096, D=512", "Proxy-Anchor, 200 classes, B=128, D=64"]
 FUNCTIONS = {
     "`similarity`, 256 × 10⁵, D=128, with both gradients": (
         "similarity with both",
@@ -107,11 +108,12 @@ def seconds(value: float) -> str:
     return f"{value * scale:.3g} {unit}"
 
 
-def steps(titles: Iterable[str] = STEPS) -> str:
+def steps(titles: Iterable[str] = STEPS, processor: str = "") -> str:
     """Times of a step beside its matrix products and pytorch-metric-learning."""
     rows = []
     for title in titles:
         group, contender, peer = STEPS[title]
+        group += processor
         ours, theirs = _time(group, f"robustdml/{contender}"), _time(group, peer) if peer else None
         times = f"**{theirs['median_s'] / ours['median_s']:.1f}×**" if theirs else ""
         their_time = seconds(theirs["median_s"]) if theirs else ""
@@ -241,8 +243,8 @@ def _time(group: str, contender: str) -> dict[str, Any]:
     return found
 
 
-def main(path: str) -> None:
-    """Take the times and the memory that a run of the benchmarks wrote into the stored ones."""
+def main(path: str, processor: str = "") -> None:
+    """Take the times and the memory that a run of the benchmarks wrote into the stored ones of a processor."""
     with open(path) as file:
         measured = json.load(file)
     content = json.loads(CPU.read_text())
@@ -255,7 +257,8 @@ def main(path: str) -> None:
             "bytes_an_element": info.get("bytes_an_element"),
         }
         for row in (*content["times"], *content["memory"]):
-            if (row["group"], row["contender"]) == (benchmark["group"].removeprefix("memory, "), info["contender"]):
+            group = benchmark["group"].removeprefix("memory, ") + processor
+            if (row["group"], row["contender"]) == (group, info["contender"]):
                 row.update(
                     {key: new[key] for key in row if new.get(key) is not None},
                     commit=measured["commit_info"]["id"][:10],
@@ -274,4 +277,6 @@ def _lines(value: Any) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bench", help="bench.json of python -m robustdml_ops.bench")
-    main(parser.parse_args().bench)
+    parser.add_argument("--processor", default="", help=f"what ends the group of its rows, as {OLDER!r}")
+    given = parser.parse_args()
+    main(given.bench, given.processor)

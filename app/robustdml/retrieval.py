@@ -91,19 +91,17 @@ def _metrics(right: Tensor, relevant: Tensor) -> Tensor:
     return torch.cat([*recalls, counted.sum(1, keepdim=True) / relevant, precisions.sum(1, keepdim=True) / relevant], 1)
 
 
-def intervals_over_classes(values: NDArray[np.float64], labels: Labels, seed: int = 0) -> list[tuple[float, float]]:
+def intervals_over_classes(values: NDArray[np.float64], labels: Labels) -> list[tuple[float, float]]:
     """95 % intervals of the means of columns (N, K): a bootstrap over the classes of the samples; NaN is no sample."""
     rows = ~np.isnan(values).any(axis=1)
     classes, numbers = np.unique(labels[rows], return_inverse=True)
     sums = np.stack([np.bincount(numbers, column).astype(np.float64) for column in values[rows].T])
-    return intervals_of_ratios(sums, np.bincount(numbers).astype(np.float64), seed) if len(classes) else []
+    return intervals_of_ratios(sums, np.bincount(numbers).astype(np.float64)) if len(classes) else []
 
 
-def intervals_of_ratios(
-    sums: NDArray[np.float64], counts: NDArray[np.float64], seed: int = 0
-) -> list[tuple[float, float]]:
+def intervals_of_ratios(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> list[tuple[float, float]]:
     """95 % intervals of Σ sums / Σ counts, where classes are drawn anew: sums (K, C), counts (C,)."""
-    random, size = np.random.default_rng(seed), len(counts)
+    random, size = np.random.default_rng(0), len(counts)
     drawn = (np.bincount(random.integers(0, size, size), minlength=size) for _ in range(DRAWS))
     ratios = np.array([sums @ times / max(float(counts @ times), 1.0) for times in drawn])
     return [(float(low), float(high)) for low, high in np.percentile(ratios, INTERVAL, axis=0).T]

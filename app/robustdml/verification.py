@@ -43,12 +43,10 @@ class Verification:
         return {**sizes, "at": self.at, "best": self.best, "roc": roc}
 
 
-def verify(
-    queries: Tensor, labels: Labels, gallery: tuple[Tensor, Labels] | None = None, seed: int = 0
-) -> Verification | None:
+def verify(queries: Tensor, labels: Labels, gallery: tuple[Tensor, Labels] | None = None) -> Verification | None:
     """Compare queries with a gallery, or with each other; None where pairs of one kind are missing."""
     (other, there), own = gallery or (queries, labels), gallery is None
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     impostor = _impostors(queries, labels, other, there, random)
     if not impostor.sum():
         return None
@@ -60,7 +58,7 @@ def verify(
     if not genuine.sum():
         return None
     tar = np.append(0, np.cumsum(genuine[::-1])) / genuine.sum()
-    intervals = intervals_of_ratios(accepted, pairs, seed)
+    intervals = intervals_of_ratios(accepted, pairs)
     at = [
         {"far": rate, "tar": float(tar[place]), "low": low, "high": high, "threshold": float(edges[place])}
         for rate, place, (low, high) in zip(rates, places, intervals, strict=True)

@@ -5,10 +5,10 @@ score tells right labels from wrong ones; then what is gained where the score te
 ``compare.json`` is what ``robustdml compare`` leaves.
 """
 
+import argparse
 import itertools
 import json
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,8 +81,12 @@ def band_rows(cells: Sequence[Cell]) -> list[list[str]]:
 
 def main() -> None:
     """Print both tables."""
-    path, method, base = sys.argv[1:]
-    cells = read(Path(path), method, base)
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, meaning in (("compare", "compare.json"), ("method", "title of the method"), ("base", "of the other")):
+        parser.add_argument(name, help=meaning)
+    given = parser.parse_args()
+    method, base = given.method, given.base
+    cells = read(Path(given.compare), method, base)
     head = ["data", "noise", method, base, "difference in points", "AUC of the score"]
     _print([head, *rows(cells)])
     print()

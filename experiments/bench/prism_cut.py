@@ -3,6 +3,8 @@
 Trains the contrastive loss with vMF-Sim and true thresholds per class for each noise (half a minute); prints a table.
 """
 
+import argparse
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -47,4 +49,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     main()

@@ -1,5 +1,7 @@
 """PRISM's κ in small classes, and without own copies in its bank: ``python -m experiments.bench.prism_extensions``."""
 
+import argparse
+
 import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
@@ -58,5 +60,6 @@ def own_copies() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     small_classes()
     own_copies()

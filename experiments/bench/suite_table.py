@@ -4,7 +4,7 @@ Prints a row of ``docs/data.md`` for each; images go through the frozen backbone
 it is read from gets a row that says so.
 """
 
-import sys
+import argparse
 
 import numpy as np
 import torch
@@ -54,7 +54,9 @@ def truth_of_mixture(name: str) -> str:
 
 def main() -> None:
     """Print the tables of docs/data.md, or the rows that are asked for."""
-    chosen = sys.argv[1:] or [name for name in NAMED if not name.endswith(VALIDATION)]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="data sets (default: all)")
+    chosen = parser.parse_args().names or [name for name in NAMED if not name.endswith(VALIDATION)]
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for name in chosen:
         try:

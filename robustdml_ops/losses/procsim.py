@@ -40,8 +40,8 @@ class ProcSimLoss(ShardableLoss, nn.Module):
         σ_i = exp(−W([(ℓ_i^proxy − τ)/2λ]₊)),   τ = Otsu's threshold of the batch's ℓ^proxy
         L   = 1/B Σ_i (σ_i ℓ_i^DML + ω ℓ_i^SSL)  +  1/B Σ_i ℓ_i^proxy(x_i constant)
 
-    No gradient passes through σ or τ. Defaults are the paper's ProcSim; every row of its Table 1 is a setting, see
-    ``docs/labels.md``.
+    No gradient passes through σ or τ. Defaults are the paper's ProcSim; every row of its Table 1 is a
+    setting of ``dml``, ``threshold``, ``detector`` and ``regularizer``.
 
     The last sum trains proxies that only detect, on which the paper is silent; where Proxy-NCA is the DML loss it is
     absent. With fewer than 4 samples, or equal losses, Otsu's τ is ∞ and every σ is 1.

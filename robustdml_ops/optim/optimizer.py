@@ -163,9 +163,12 @@ class ProxyOptimizer(torch.optim.Optimizer):
     def _checked(self, loss: object) -> ClassMatrixLoss:
         """``loss``, or an error where its proxies can't be bound."""
         if not isinstance(loss, ClassMatrixLoss):
+            parts = loss.named_children() if isinstance(loss, nn.Module) else ()
+            within = [f".{name}" for name, part in parts if isinstance(part, ClassMatrixLoss)]
             raise TypeError(
                 f"{self._name} takes losses of this package that have proxies, such as ProxyAnchorLoss, or "
-                f'{{"loss": loss, "lr": …}} of each, got {type(loss).__name__}: pass the loss, not its parameters'
+                f'{{"loss": loss, "lr": …}} of each, got {type(loss).__name__}: pass '
+                + (f"its {' and '.join(within)}" if within else "the loss, not its parameters")
             )
         parameter: Any = loss._class_parameter()
         if not loss.shards.divided:

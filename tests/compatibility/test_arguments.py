@@ -224,6 +224,14 @@ def test_class_weights_beside_samples_that_are_absent():
         loss(X, None, (torch.tensor([0, 1]), torch.tensor([1, 0]), torch.tensor([2, 3]), torch.tensor([5, 6])))
 
 
+@pytest.mark.parametrize("reducer", REDUCERS)
+@pytest.mark.parametrize(
+    ("name", "count"), [("MultiSimilarityLoss", 0), ("NTXentLoss", 0), ("NTXentLoss", 3), ("SupConLoss", 0)]
+)
+def test_a_reducer_of_no_samples_or_no_pairs_gives_0(name, count, reducer):
+    assert getattr(ours, name)(reducer=REDUCERS[reducer]())(torch.randn(count, D), torch.arange(count)) == 0
+
+
 def test_reducers_of_each_part():
     X, y = batch()
     parts = {"pos_loss": reducers.MeanReducer(), "neg_loss": reducers.ThresholdReducer(low=0.2)}

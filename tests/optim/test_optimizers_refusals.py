@@ -8,7 +8,13 @@ from functools import partial
 import pytest
 import torch
 
-from robustdml_ops.losses import MultiSimilarityLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SoftTripleLoss
+from robustdml_ops.losses import (
+    MultiSimilarityLoss,
+    NormalizedSoftmaxLoss,
+    ProcSimLoss,
+    ProxyAnchorLoss,
+    SoftTripleLoss,
+)
 from robustdml_ops.ops import class_lse
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
 
@@ -278,6 +284,7 @@ def test_what_is_moved_after_the_optimiser_was_made():
     ("make", "error", "sentence"),
     [
         (lambda: ProxyAdamW(ProxyAnchorLoss(C, D).proxies), TypeError, "pass the loss, not its parameters"),
+        (lambda: ProxyAdamW(ProcSimLoss(C, D)), TypeError, r"got ProcSimLoss: pass its \.proxy_nca"),
         (lambda: ProxyAdamW(MultiSimilarityLoss()), TypeError, "losses of this package that have proxies"),
         (lambda: ProxyAdamW(ProxyAnchorLoss(C, D).half()), TypeError, r"call ProxyAnchorLoss.bfloat16\(\)"),
         (lambda: ProxyAdamW(SoftTripleLoss(C, D, regularizer_weight=0.2)), ValueError, "regularizer_weight of Soft"),

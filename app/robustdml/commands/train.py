@@ -145,7 +145,8 @@ def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
 
 
 def _print(result: TrainingResult, out: Path) -> None:
-    title = f"{METHODS[result.config.method].title}, noise {result.summary['noise']}"
+    wrong = f" ({result.changed.sum():,} of {len(result.changed):,} labels wrong)" if result.changed.any() else ""
+    title = f"{METHODS[result.config.method].title}, noise {result.summary['noise']}{wrong}"
     table = Table("", "last epoch", untouched_title(result.config.backbone).lower(), title=title)
     for row in figures_of(result):
         table.add_row(*row)

@@ -228,5 +228,5 @@ class ClassMatrixLoss(MetricLoss):
 
 
 def chance_cosine(C: int, D: int) -> float:
-    """The cosine of a cap of which C would cover the sphere: nearer to one of C random rows is one vector in ten."""
+    """The cosine that one random vector in ten exceeds with the nearest of C random rows."""
     return math.sqrt(1 - C ** (-2 / (D - 1))) if D > 1 else 1.0

@@ -26,6 +26,7 @@ from robustdml_ops.losses.peer.package import (
     peer_distance,
     peer_distances,
     peer_reducers,
+    reducible,
     refuse,
 )
 
@@ -151,6 +152,7 @@ class PeerInterface(PeerBase):
         return dense_sub_losses(self, inputs, reason)
 
     def _regularized(self, sub_losses: SubLosses) -> SubLosses:
+        sub_losses = {name: reducible(sub_loss) for name, sub_loss in sub_losses.items()}
         if self.weight_regularizer is not None:
             loss = self.weight_regularizer(self._class_matrix()) * self.weight_reg_weight
             sub_losses["weight_reg_loss"] = {"losses": loss, "indices": None, "reduction_type": "already_reduced"}

@@ -94,6 +94,14 @@ def of_samples(losses: Tensor) -> SubLosses:
     return {"loss": {"losses": losses, "indices": places, "reduction_type": "element"}}
 
 
+def reducible(sub_loss: dict[str, Any]) -> dict[str, Any]:
+    """A sub-loss, or 0 in place of one of no samples or pairs, whose mean is NaN."""
+    losses = sub_loss["losses"]
+    if not isinstance(losses, Tensor) or losses.shape != (0,):
+        return sub_loss
+    return {"losses": losses.sum(), "indices": None, "reduction_type": "already_reduced"}
+
+
 def dense_sub_losses(loss: Any, inputs: LossInputs, reason: str) -> SubLosses:
     """The peer's sub-losses of ``loss``'s settings and parameters; warns once that ``reason`` made them necessary."""
     if getattr(loss, "epsilon", None) is not None:
