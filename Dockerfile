@@ -1,5 +1,5 @@
 # Training where Docker or Apptainer runs: the wheel is built by CUDA's toolkit, and the image that is kept has none.
-#   docker build -t robustdml . && docker run --rm --gpus all robustdml doctor
+#   docker build -t robustdml . && docker run --rm --gpus all --entrypoint python3 robustdml -m robustdml_ops.doctor
 # docs/clusters.md has the rest. The lines "hadolint ignore" say which of its rules do not fit, and why.
 
 FROM nvidia/cuda:12.9.1-devel-ubuntu22.04 AS build
@@ -30,4 +30,4 @@ RUN pip install --no-cache-dir torch==${TORCH} numpy==2.2.6 /wheels/*.whl \
 USER 1000
 WORKDIR /home/trainer
 ENTRYPOINT ["robustdml"]
-CMD ["doctor"]
+CMD ["--help"]

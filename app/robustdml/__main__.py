@@ -4,14 +4,14 @@ import os
 import sys
 from io import TextIOWrapper
 
-# What an environment says of threads that wait. These time what a program of the user's own has.
-_WAITING, _SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"), ("bench", "doctor")
+# What an environment says of threads that wait.
+_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
 
 def main() -> int:
     """Run the command line."""
     # GNU OpenMP's waiting threads sleep, which is set before PyTorch is imported; spinning slows busy machines.
-    if not set(_SPINNING) & set(sys.argv[1:2]) and not any(name in os.environ for name in _WAITING):
+    if not any(name in os.environ for name in _WAITING):
         os.environ["OMP_WAIT_POLICY"] = "passive"
     # Names of files may hold what a terminal's encoding has no letters for; no hours of work shall end with that.
     for stream in (sys.stdout, sys.stderr):

@@ -22,10 +22,6 @@ COMMANDS = {
     "export": ("robustdml.commands.export", "a trained network as a program of torch.export or as an ONNX file"),
     "audit": ("robustdml.commands.audit", "find the wrong labels of a folder of images or a file of features"),
     "apply": ("robustdml.commands.apply", "a data set without the wrong labels that an audit has found"),
-    "doctor": (
-        "robustdml.commands.doctor",
-        "say what runs here, how exactly and how fast, and what to do about what does not",
-    ),
 }
 
 

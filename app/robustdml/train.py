@@ -205,6 +205,9 @@ def check_folder(out: Path, resume: bool) -> None:
         raise UsageError(f"out {str(out)!r}: no permission to write to {there}")
     if not resume and (out / CHECKPOINT).exists():
         raise UsageError(f"{out} holds a run already: resume it, or give another folder")
+    others = [name for name in (MODEL_FILE, "metrics.json", "report.html") if (out / name).exists()]
+    if others and not (out / CHECKPOINT).exists():
+        raise UsageError(f"out {str(out)!r}: holds {' and '.join(others)}, which no run has left: give another folder")
 
 
 def save_checkpoint(path: Path, run: Run, state: dict[str, Any]) -> None:
@@ -267,7 +270,7 @@ def _result(run: Run, untouched: dict[str, float], out: Path | None) -> Training
             "samples": int(samples_of_class.sum()),
             "classes": int((samples_of_class > 0).sum()),
             "alone": int((samples_of_class == 1).sum()),
-            "trained_on": run.prepared.data.test.class_names == run.prepared.data.train.class_names,
+            "trained_on": not {*run.prepared.data.test.class_names}.isdisjoint(run.prepared.data.train.class_names),
         },
         **{key: value for key, value in run.history[-1].items() if key != "seconds"},
         "embedding_size": model.embedding_size,

@@ -31,7 +31,8 @@ def features(tmp_path):
     X[5] = np.nan
     X[10] = X[3]
     names = np.array(["ant", "bee", HOSTILE, "</script>"])
-    np.savez(tmp_path / "features.npz", features=X, labels=given, class_names=names)
+    test = {"test_features": X[70:80], "test_labels": labels[70:80]}
+    np.savez(tmp_path / "features.npz", features=X, labels=given, class_names=names, **test)
     return tmp_path / "features.npz"
 
 
@@ -101,9 +102,16 @@ def test_features_from_end_to_end(features, tmp_path, capsys):
     assert main(["apply", str(out / "labels.csv"), "--to", str(tmp_path / "clean.npz"), *more]) == 0
     with np.load(tmp_path / "clean.npz") as clean:
         names = dict(zip(clean["paths"].tolist(), clean["class_names"][clean["labels"]].tolist(), strict=True))
+        np.testing.assert_array_equal(clean["test_features"], np.load(features)["test_features"])
+        assert set(clean["class_names"][clean["test_labels"]]) == {HOSTILE}
     assert names["3"] == "ant" and names["40"] == HOSTILE and names["70"] == HOSTILE
     assert main(["apply", str(out / "labels.csv"), "--to", str(tmp_path / "clean.csv")]) == 0
     assert len(rows_of(tmp_path / "clean.csv")) == 116
+
+    # Rows in another order are others.
+    content = dict(np.load(features))
+    np.savez(features, **{**content, "features": content["features"][::-1]})
+    assert "has changed since the audit" in refused(capsys, "apply", out / "labels.csv", "--to", tmp_path / "again.npz")
 
 
 def test_runs_judge_together_and_an_interrupted_audit_goes_on(features, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from robustdml import cli
 from robustdml.__main__ import main as start
 from robustdml.cli import COMMANDS, main
 from robustdml.command_line import CommandParser
-from robustdml.commands import doctor, train
+from robustdml.commands import train
 from robustdml.methods import METHODS
 from robustdml.run.run import Run
 from tests.subprocesses import printed
@@ -82,24 +82,12 @@ def test_no_memory_is_told_in_one_line(allocate, monkeypatch, capsys):
     assert capsys.readouterr().err.startswith("robustdml train: not enough memory (")
 
 
-def test_the_doctor_of_the_library_looks_at_the_cache_too(tmp_path, monkeypatch):
-    given = []
-    monkeypatch.setattr(doctor.doctor, "main", lambda argv, prog, folders: given.append((argv, prog, folders)) or 1)
-    monkeypatch.setattr(sys, "argv", ["robustdml", "doctor", "--json"])
-    assert start() == 1
-    ((argv, prog, folders),) = given
-    assert (argv, prog) == (["--json"], "robustdml doctor")
-    assert [folder() for folder in folders.values()] == [tmp_path / "cache"]
-    assert all("ROBUSTDML_CACHE" in name for name in folders)
-
-
 def test_threads_that_wait_sleep_unless_somebody_says_otherwise(monkeypatch):
     """Set before PyTorch is imported: OpenMP reads it once."""
     assert printed("import sys, robustdml.__main__; print('torch' in sys.modules)") == "False"
     monkeypatch.setattr(cli, "main", lambda: 0)
     for command, given, expected in (
         ("train", {}, "passive"),
-        ("doctor", {}, None),
         ("train", {"OMP_WAIT_POLICY": "active"}, "active"),
     ):
         for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):

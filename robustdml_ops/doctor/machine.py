@@ -6,7 +6,7 @@ import re
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -201,9 +201,9 @@ def _ticks(stat: Path) -> tuple[int, int]:
     return numbers[3] + numbers[4], sum(numbers)
 
 
-def folders(others: Mapping[str, Callable[[], Path]]) -> Finding:
-    """Write into the caller's folders, the one for temporary files and Triton's cache."""
-    asked = {**others, "temporary files (TMPDIR)": lambda: Path(tempfile.gettempdir())}
+def folders() -> Finding:
+    """Write into the folder for temporary files, and on a GPU into those of the self-check and of Triton."""
+    asked: dict[str, Callable[[], Path]] = {"temporary files (TMPDIR)": lambda: Path(tempfile.gettempdir())}
     if torch.cuda.is_available():
         asked["verdicts of the self-check (ROBUSTDML_CACHE)"] = trust.folder
         asked["kernels of Triton (TRITON_CACHE_DIR)"] = lambda: Path(

@@ -141,12 +141,12 @@ def test_exit_status_and_json_agree(capsys, monkeypatch):
 def test_a_busy_machine_is_no_fault_unless_that_is_asked(capsys, monkeypatch):
     """A node of a cluster that other jobs use passes its check."""
     busy = Finding("other work", "94% of the machine is busy", "time nothing now", slows=True)
-    monkeypatch.setattr(doctor, "examine", lambda folders: [Finding("versions", "torch 9"), busy])
+    monkeypatch.setattr(doctor, "examine", lambda: [Finding("versions", "torch 9"), busy])
     assert main([]) == 0
     assert capsys.readouterr().out.endswith("→ time nothing now\n1 note\n")
     assert main(["--strict"]) == 1
     fault = Finding("anchor on cpu", "triton is wrong", "set ROBUSTDML_BACKEND=eager")
-    monkeypatch.setattr(doctor, "examine", lambda folders: [busy, fault, fault])
+    monkeypatch.setattr(doctor, "examine", lambda: [busy, fault, fault])
     assert main(["--json"]) == 1
     assert main([]) == 1
     assert capsys.readouterr().out.endswith("2 faults, 1 note\n")
@@ -176,18 +176,22 @@ def test_a_system_that_tells_nothing(tmp_path):
     assert machine.pools(tmp_path / "maps").way_out is None
 
 
-def test_folders_that_cannot_be_written_to(tmp_path):
+def test_folders_that_cannot_be_written_to(tmp_path, monkeypatch):
     def no_home():
         raise RuntimeError("could not determine home directory")
 
-    assert machine.folders({"cache": lambda: tmp_path / "cache" / "deep"}).way_out is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(machine.trust, "folder", lambda: tmp_path / "cache" / "deep")
+    assert machine.folders().way_out is None
     assert not (tmp_path / "cache").exists()
     # Root may write to any folder; a file is no folder to anyone.
     (tmp_path / "file").write_text("")
-    found = machine.folders({"cache": lambda: tmp_path / "file" / "cache", "other": no_home})
+    monkeypatch.setattr(machine.trust, "folder", lambda: tmp_path / "file" / "cache")
+    monkeypatch.setattr(machine.tempfile, "gettempdir", no_home)
+    found = machine.folders()
     assert found.way_out
-    assert f"cache: {tmp_path / 'file' / 'cache'} can't be written to (" in found.way_out
-    assert "other: could not determine home directory" in found.way_out
+    assert f"(ROBUSTDML_CACHE): {tmp_path / 'file' / 'cache'} can't be written to (" in found.way_out
+    assert "(TMPDIR): could not determine home directory" in found.way_out
 
 
 @pytest.mark.parametrize("text", ["NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22\n", ""])
@@ -220,7 +224,7 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_told(monkeypatch)
     monkeypatch.setattr(ops, "sweep_against_products", fails)
     otsu = next(room for room in trust.ROOMS.values() if room.name == "otsu")
     monkeypatch.setattr(trust, "ROOMS", {0: otsu, 1: trust.Room("none", {}, {})})
-    findings = {one.name: one for one in doctor.examine({})}
+    findings = {one.name: one for one in doctor.examine()}
     ill = {"versions", "native module", "OpenMP", "speed on cpu", "other work", "none on cpu"}
     assert ill <= {name for name, one in findings.items() if one.way_out}
     assert findings["versions"].told == "could not be looked at: RuntimeError: no such"
@@ -230,7 +234,7 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_told(monkeypatch)
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no device that is always full")
 def test_findings_that_cannot_be_printed_are_no_success():
     code = (
-        "import sys; from robustdml_ops import doctor; doctor.examine = lambda folders: []\n"
+        "import sys; from robustdml_ops import doctor; doctor.examine = lambda: []\n"
         "doctor._show = lambda _: print('found')\n"
         "sys.exit(doctor.main([]))"
     )

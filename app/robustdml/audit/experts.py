@@ -123,6 +123,10 @@ class Experts:
                 self._columns, classes, weights, self.fold, self.num_classes, self._coefficients
             )
 
+    def drop_regression(self) -> None:
+        """Go on without the logistic regression."""
+        self.logits = self._columns = None
+
     def evidence(self, rows: Tensor, used: Sequence[float], labels: Tensor | None = None) -> Evidence:
         """Ask about some rows (n,); `used` are the weights that densities of other classes are summed with.
 

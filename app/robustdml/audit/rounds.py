@@ -47,6 +47,9 @@ def judge(features: NDArray[np.generic], labels: Tensor, num_classes: int, learn
     likelihoods = [max(float(one.likelihood.mean()) for one in explained) for _, explained, _ in found]
     best = likelihoods.index(max(likelihoods))
     experts, (evidence, explained, weights) = tried[best], found[best]
+    # Afterwards samples of the other folds have learnt from a held-out label, and the regression would repeat it.
+    if not explained[0].weights.logistic:
+        experts.drop_regression()
     for _ in range((ROUNDS_LEARNT if learnt else ROUNDS) - 1):
         # The last column, no class, is not fitted.
         counting = anchored(labels, evidence.classes, explained[0].posterior, num_classes)

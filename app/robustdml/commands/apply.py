@@ -5,16 +5,17 @@ import itertools
 import os
 import shutil
 from collections import Counter
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 import numpy as np
 
 from robustdml.audit_report.decisions import Decisions, clean_labels, read_decisions
 from robustdml.audit_report.findings import Finding, read_findings
+from robustdml.audit_report.samples import read_samples
 from robustdml.command_line import path
-from robustdml.commands.audit import STATE
+from robustdml.commands.audit import STATE, digest_of
 from robustdml.config import CONFIDENCE, DROP, USES
-from robustdml.data.features import sample_names
+from robustdml.data.features import TEST, read_part, sample_names
 from robustdml.data.images import SUFFIXES, few
 from robustdml.errors import UsageError
 from robustdml.locks import sole_use
@@ -22,8 +23,6 @@ from robustdml.plain_files import read_json, read_npz, write_csv, write_npz
 
 # Bytes of a name, on nearly all disks.
 LONGEST_NAME = 255
-# Names of devices on Windows, with any ending.
-RESERVED = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,11 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     kept = clean_labels(findings, arguments.use, arguments.confidence, decisions)
     if not kept:
         raise UsageError(f"{arguments.labels}: no sample is left")
-    if to.suffix == ".csv":
+    if to.suffix.lower() == ".csv":
         width = 2 + any(one.part for one in findings)
         rows = [("path", "label", "part"), *((one.sample, one.label, one.part) for one in kept.values())]
         write_csv(to, [row[:width] for row in rows])
-    elif to.suffix == ".npz":
+    elif to.suffix.lower() == ".npz":
         _write_features(to, list(kept.values()), arguments.labels.parent / STATE)
     else:
         _write_folder(to, kept, arguments.copy)
@@ -72,19 +71,27 @@ def _write_features(to: Path, kept: list[Finding], state: Path) -> None:
         raise UsageError(
             f"{state} is missing, which says where the features are; apply the labels.csv of an audit in place"
         )
-    source = Path(str(read_json(state, "state of an audit").get("source", "")))
-    if source.suffix != ".npz" or not source.exists():
+    audited = read_json(state, "state of an audit")
+    source = Path(str(audited.get("source", "")))
+    if source.suffix.lower() != ".npz" or not source.exists():
         raise UsageError(f"--to {to}: {source} is no .npz file of features; give a folder or a .csv list")
-    arrays = read_npz(source, ("features", "labels"), ("paths",))
+    if digest_of(read_samples(str(source))) != audited.get("samples"):
+        raise UsageError(f"{source} has changed since the audit; audit it again, into another folder")
+    arrays = read_npz(source, ("features", "labels"), ("paths", "class_names", "test_features", "test_labels"))
     places = [str(name) for name in sample_names(source, arrays, len(arrays["labels"]))]
     number = {name: place for place, name in enumerate(places)}
     missing = [one.sample for one in kept if one.sample not in number]
     if missing:
-        raise UsageError(f"{source} has changed since the audit: it has no {few(missing)}")
-    rows = np.array([number[one.sample] for one in kept])
-    names, labels = np.unique([one.label for one in kept], return_inverse=True)
-    paths = np.array(places)[rows]
-    write_npz(to, features=arrays["features"][rows], labels=labels, class_names=names, paths=paths)
+        raise UsageError(f"{state.with_name('labels.csv')}: {source} has no {few(missing)}")
+    rows, given = np.array([number[one.sample] for one in kept]), [one.label for one in kept]
+    whole = {"features": arrays["features"][rows], "paths": np.array(places)[rows]}
+    if "test_labels" in arrays:
+        test, _ = read_part(source, arrays, TEST)
+        given += [test.class_names[label] for label in test.labels]
+        whole["test_features"] = arrays["test_features"]
+    names, labels = np.unique(given, return_inverse=True)
+    parts = {"labels": labels[: len(rows)]} | ({"test_labels": labels[len(rows) :]} if len(labels) > len(rows) else {})
+    write_npz(to, **whole, **parts, class_names=names)
 
 
 def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:
@@ -99,14 +106,7 @@ def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:
     if others:
         raise UsageError(f"{len(others)} samples are no images by their names: {few(others)}; give --to a .csv list")
     for label in {one.label for one in kept.values()}:
-        # Also by the rules of Windows: a folder may be copied there.
-        inside = label == PurePosixPath(label).name == PureWindowsPath(label).name
-        if (
-            not (label and inside)
-            or "\0" in label
-            or label.startswith(".")
-            or label.partition(".")[0].upper() in RESERVED
-        ):
+        if not label or label != os.path.basename(label) or "\0" in label or label.startswith("."):
             raise UsageError(f"class {label!r} cannot be the name of a folder; give --to a .csv list")
     unfinished = to.with_name(f".{to.name}.unfinished")
     with sole_use(unfinished.with_suffix(".lock"), to):

@@ -4,6 +4,7 @@ import argparse
 import hashlib
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from robustdml.cache import NAMES, write_text
 from robustdml.command_line import path
 from robustdml.config import TrainingConfig
 from robustdml.data.image_files import seen
+from robustdml.data.images import few
 from robustdml.errors import UsageError, in_one_line
 from robustdml.locks import FILE_NAME as LOCK
 from robustdml.locks import sole_use
@@ -104,6 +106,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_classes(samples: AuditSamples) -> None:
+    twice = [name for name, count in Counter(samples.names).items() if count > 1]
+    if twice:
+        raise UsageError(f"{samples.source}: {len(twice)} samples are there more than once, keep one: {few(twice)}")
     if len(samples.class_names) < 2:
         raise UsageError(
             f"{samples.source}: all labels are {samples.class_names[0]!r}; whether a label is right shows beside other "
@@ -123,8 +128,8 @@ def _features(
     return features, features
 
 
-def _state(samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace) -> dict[str, object]:
-    """What the audit depends on, in a form that can be compared."""
+def digest_of(samples: AuditSamples) -> str:
+    """Of names, labels, and features or the files' times."""
     digest = hashlib.sha256()
     for name, label in zip(samples.names, samples.labels.tolist(), strict=True):
         # Images that were changed, or put right, in between would not go with what was made of the old ones.
@@ -133,9 +138,14 @@ def _state(samples: AuditSamples, config: TrainingConfig, arguments: argparse.Na
     if samples.inputs is not None and samples.inputs.ndim == 2:
         for start in range(0, len(samples.inputs), 4096):
             digest.update(np.ascontiguousarray(samples.inputs[start : start + 4096]).data)
+    return digest.hexdigest()
+
+
+def _state(samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace) -> dict[str, object]:
+    """What the audit depends on, in a form that can be compared."""
     return {
         "source": samples.source,
-        "samples": digest.hexdigest(),
+        "samples": digest_of(samples),
         "settings": config.as_dict(),
         "as_they_are": arguments.as_they_are,
         "image_size": arguments.image_size,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from robustdml.command_line import path
 from robustdml.data.features import TEST, TRAIN
-from robustdml.errors import UsageError
+from robustdml.errors import UsageError, expanded
 from robustdml.networks.preparation import resolve_device
 from robustdml.plain_files import write_npz
 from robustdml.progress import OnProgress, progress_bar
@@ -39,6 +39,11 @@ def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
 
 def open_model(arguments: argparse.Namespace, device: str = "cpu") -> TrainedEmbedder:
     return load_embedder(arguments.model, backbone=arguments.backbone, device=resolve_device(device))
+
+
+def same_source(one: str, other: str) -> bool:
+    """Whether two sources are one file, folder or data set."""
+    return os.path.realpath(expanded(one)) == os.path.realpath(expanded(other))
 
 
 def embed_source(

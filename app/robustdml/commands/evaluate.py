@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from typing import Any
 
@@ -16,6 +17,7 @@ from robustdml.commands.embed import (
     add_model_arguments,
     embed_source,
     open_model,
+    same_source,
 )
 from robustdml.data.images import few
 from robustdml.errors import UsageError
@@ -64,9 +66,12 @@ def run(arguments: argparse.Namespace) -> int:
         report("comparing pairs", 0, 0)
         pairs = verify(rows, labels, gallery)
     say_left_out("evaluate", [*queries.left_out, *(searched.left_out if gallery is not None else ())])
-    same = sorted({*queries.names} & {*searched.names}) if isinstance(searched.samples.inputs, list) else []
+    same = []
+    if isinstance(searched.samples.inputs, list) or same_source(arguments.data, arguments.gallery or arguments.data):
+        there_too = {os.path.realpath(name) for name in searched.names}
+        same = sorted(name for name in queries.names if os.path.realpath(name) in there_too)
     if same and gallery is not None:
-        print(f"robustdml evaluate: {len(same)} images are in both, and find themselves: {few(same)}", file=sys.stderr)
+        print(f"robustdml evaluate: {len(same)} samples are in both, and find themselves: {few(same)}", file=sys.stderr)
     values = dict(zip(METRICS, found[judged].mean(0).tolist(), strict=True))
     figures: dict[str, Any] = {
         "data": queries.samples.name,

@@ -13,6 +13,7 @@ from robustdml.commands.embed import (
     add_model_arguments,
     embed_source,
     open_model,
+    same_source,
 )
 from robustdml.errors import UsageError
 from robustdml.progress import progress_bar
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         report("reading the model", 0, 0)
         embedder = open_model(arguments, arguments.device)
         queries = gallery = embed_source(embedder, arguments.query, arguments, report)
-        if arguments.gallery != arguments.query:
+        if not same_source(arguments.gallery, arguments.query):
             gallery = embed_source(embedder, arguments.gallery, arguments, report)
         report("searching", 0, 0)
         rows, others = (torch.from_numpy(one.embeddings).to(embedder.device) for one in (queries, gallery))

@@ -55,9 +55,22 @@ def _below(folder: str) -> Iterator[str]:
 
 def to_square(image: Image.Image, size: int, channels: int = 3) -> NDArray[np.uint8]:
     """Set an image upright, scale it (bicubic) so that its shorter side fits, and crop it to the central square."""
-    upright = ImageOps.exif_transpose(image).convert(MODES[channels])
+    upright = _of_eight_bits(ImageOps.exif_transpose(image)).convert(MODES[channels])
     square = np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC))
     return np.asarray(square.reshape(size, size, channels).transpose(2, 0, 1))
+
+
+def _of_eight_bits(image: Image.Image) -> Image.Image:
+    """On white where it is transparent, and with 8 bits a channel; Pillow would drop the one, and clip the others."""
+    if image.mode.startswith("I;16"):
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ValueError("its pixels have 32 bits, whose range is not known; save it with 8 or 16")
+    if not image.has_transparency_data:
+        return image
+    opaque = Image.new("RGBA", image.size, "white")
+    opaque.alpha_composite(image.convert("RGBA"))
+    return opaque
 
 
 def decode(file: Path, size: int, channels: int = 3) -> NDArray[np.uint8] | str:

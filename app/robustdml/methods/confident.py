@@ -25,13 +25,10 @@ class ProcSimOptions(Options, name="procsim"):
 
 
 @dataclass(frozen=True)
-class SelfPacedOptions(Options, name="bspml"):
-    """BSPML."""
+class SelfPacedOptions(MultiSimilarityOptions, name="bspml"):
+    """BSPML, with the settings of multi-similarity."""
 
-    alpha: float = option(2.0, "scale of positive pairs")
-    beta: float = option(50.0, "scale of negative pairs")
     base: float = option(1.0, "similarity that pairs are measured from, ρ")
-    epsilon: float = option(0.1, "mining: how far a pair may be from the hardest of the other kind")
     lam: float = option(2.0, "age of the first update, λ")
     growth: float = option(1.1, "what each update multiplies the age by")
     lam_max: float = option(2.0, "largest age, λ∞; the paper tunes it from 1 to 5")
