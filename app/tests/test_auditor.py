@@ -154,7 +154,7 @@ def test_labels_mixed_up_between_classes():
     changed = random.random(len(truth)) < 0.45
     labels = np.where(changed, truth // 3 * 3 + (truth + random.integers(1, 3, len(truth))) % 3, truth)
     found = LabelAuditor().fit(X, labels).issues_
-    assert (found == changed).mean() > 0.93
+    assert (found == changed).mean() > 0.9
 
 
 def test_samples_vary_by_one_in_the_coordinates_of_the_classes():
@@ -318,7 +318,7 @@ def test_same_answer_twice_and_for_other_names():
 
 def test_bad_input():
     """Beside what scikit-learn's own checks ask for."""
-    for y, words in (([1, 1, 1, 1], "1 class"), ([0.5, 1.5, 2.5, 3.25], "Unknown label type")):
+    for y, words in (([1] * 4, "1 class"), ([0.5, 1.5, 2.5, 3.25], "Unknown label type"), ([0, 0, 1, 1], "are equal")):
         with pytest.raises(ValueError, match=words):
             LabelAuditor().fit(np.ones((4, 2)), y)
     with pytest.raises(ValueError, match="duplicate_similarity=0"):

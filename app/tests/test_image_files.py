@@ -216,6 +216,14 @@ def test_a_list_is_the_folder_that_it_lists(folder, delimiter):
         assert (one.class_names, one.names()) == (other.class_names, other.names())
 
 
+def test_a_list_may_name_its_parts(tmp_path):
+    images = sorted(save_photos(tmp_path / "drawn", 3, 2, (8, 8)).rglob("*.png"))
+    rows = [f"{image},{image.parent.name},{'test' if '2' in image.parent.name else 'train'}" for image in images]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,part", *rows]))
+    data = load_data(str(tmp_path / "list.csv"), image_size=6)
+    assert data.train.class_names == ("class 0", "class 1") and data.test.class_names == ("class 2",)
+
+
 def test_what_is_missing_is_named(folder):
     path = write_list(folder)
     (folder / "007" / "0, a.png").unlink()

@@ -4,6 +4,7 @@ import json
 import pickle
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import yaml
 
@@ -92,6 +93,11 @@ def test_resume_takes_the_settings_of_the_run_and_refuses_others(command, tmp_pa
     # Somebody has changed the file.
     (out / "config.yaml").write_text(before.replace("seed: 0\namp", "seed: 5\namp"))
     assert "seed: 0 then, 5 now" in refused(capsys, "train", "--out", str(out), "--resume")
+    # Or the data, of the same sizes.
+    (out / "config.yaml").write_text(before)
+    there = dict(np.load(command[2]))
+    np.savez(command[2], features=there["features"][::-1], labels=there["labels"])
+    assert "'content': " in refused(capsys, "train", "--out", str(out), "--resume", "--epochs", "3")
 
 
 @pytest.mark.parametrize(

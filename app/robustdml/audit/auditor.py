@@ -11,6 +11,7 @@ from sklearn.utils.validation import validate_data
 
 from robustdml.audit.features import ALIKE, duplicate_groups
 from robustdml.audit.rounds import judge
+from robustdml.errors import UsageError
 
 RIGHT, WRONG, NOT_SURE, NO_CLASS = "right", "wrong", "not sure", "belongs to no class"
 # What an audit says of a label.
@@ -158,6 +159,8 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"all labels are of 1 class, {self.classes_[0]!r}: whether a label is right shows beside other classes"
             )
+        if (features == features[0]).all():
+            raise UsageError("all rows of the features are equal: nothing tells which label is right")
         self._judge(features, labels.astype(np.int64))
         return self
 

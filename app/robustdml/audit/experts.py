@@ -104,7 +104,7 @@ class Experts:
         self.votes = Votes.of(X, labels) if neighbours else None
         self.fold = torch.randperm(len(X), generator=torch.Generator().manual_seed(0)) % FOLDS
         self.logits: Tensor | None = None
-        self._columns = columns
+        self.columns = columns
         self._coefficients: Tensor | None = None
         self.classes, self.weights = labels[:, None], torch.ones(len(X), 1)
         self.learn(self.classes, self.weights)
@@ -118,14 +118,10 @@ class Experts:
         ]
         whole = Moments.of(self.X, classes, weights, self.num_classes)
         self.models = [ClassModel.fit(whole, part) for part in parts]
-        if self._columns is not None and self._columns.numel() * self.num_classes <= MOST_LOGISTIC:
+        if self.columns is not None and self.columns.numel() * self.num_classes <= MOST_LOGISTIC:
             self.logits, self._coefficients = regress(
-                self._columns, classes, weights, self.fold, self.num_classes, self._coefficients
+                self.columns, classes, weights, self.fold, self.num_classes, self._coefficients
             )
-
-    def drop_regression(self) -> None:
-        """Go on without the logistic regression."""
-        self.logits = self._columns = None
 
     def evidence(self, rows: Tensor, used: Sequence[float], labels: Tensor | None = None) -> Evidence:
         """Ask about some rows (n,); `used` are the weights that densities of other classes are summed with.

@@ -156,14 +156,10 @@ def explanations(experts: Experts) -> tuple[Evidence, list[Explanation], Tensor]
     if len(rows) < count:
         used = [factor * one.weights.density for one in chosen for factor in FLATTER]
         evidence = experts.evidence(torch.arange(count), used)
-        chosen = [_explain_again(evidence, num_classes, one) for one in chosen]
+        # One that no longer holds of all samples explains them evenly.
+        again = ((explain(evidence, num_classes, one.kind, [one.weights]), one.weights) for one in chosen)
+        chosen = [(found or explain(evidence, num_classes, EVENLY, [weight]))[0] for found, weight in again]
     return evidence, chosen, weights / weights.sum()
-
-
-def _explain_again(evidence: Evidence, num_classes: int, one: Explanation) -> Explanation:
-    """Explain all samples as some were; one that no longer holds explains them evenly."""
-    again = explain(evidence, num_classes, one.kind, [one.weights])
-    return (again or explain(evidence, num_classes, EVENLY, [one.weights]))[0]
 
 
 def _mean(explanation: Explanation) -> float:

@@ -49,7 +49,7 @@ def judge(features: NDArray[np.generic], labels: Tensor, num_classes: int, learn
     experts, (evidence, explained, weights) = tried[best], found[best]
     # Afterwards samples of the other folds have learnt from a held-out label, and the regression would repeat it.
     if not explained[0].weights.logistic:
-        experts.drop_regression()
+        experts.logits = experts.columns = None
     for _ in range((ROUNDS_LEARNT if learnt else ROUNDS) - 1):
         # The last column, no class, is not fitted.
         counting = anchored(labels, evidence.classes, explained[0].posterior, num_classes)

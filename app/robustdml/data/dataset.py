@@ -58,6 +58,7 @@ class RetrievalData:
     test: Split
     noise: str = "none"  # How training labels were made wrong on purpose, as ``symmetric:0.5``
     left_out: tuple[str, ...] = ()  # Files and rows that are in neither split, with the reason
+    content: str = ""  # What tells a file of features from another of its shape
 
     @property
     def noise_rate(self) -> float:

@@ -1,6 +1,6 @@
 """Images in class folders or lists."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from robustdml.errors import UsageError, expanded
 from robustdml.plain_files import read_csv
 from robustdml.progress import OnProgress, silent
 
-COLUMNS = ("path", "label")
+COLUMNS, PART = ("path", "label"), "part"
 PARTS = ("train", "test")  # Folders that hold class folders each
 _SUFFIXES = (".csv", ".parquet")
 _DELIMITERS = ",;\t"  # semicolons where the decimal mark is a comma
@@ -29,6 +29,7 @@ class ListedImages:
     class_names: tuple[str, ...]  # C names, sorted
     left_out: list[str] = field(default_factory=list)  # Rows that lack one of the two, with the reason
     loose: list[str] = field(default_factory=list)  # Images of a folder that lie in no class folder, with the reason
+    parts: list[str] = field(default_factory=list)  # Of each row of a list that says so, one of `PARTS`
 
     def take(self, rows: Rows) -> "ListedImages":
         """Keep some images (n,), and the classes that they have."""
@@ -56,26 +57,28 @@ def read_list(path: Path) -> ListedImages:
     rows = _parquet_rows(path) if path.suffix.lower() == ".parquet" else _csv_rows(path)
     if not rows:
         raise UsageError(f"{path}: an empty list; expected a path and a label a line")
-    good = [(file, label) for file, label in rows if file and label]
+    good = [row for row in rows if row[0] and row[1]]
     left_out = [
         f"row {number} of {path.name} (no {'label' if file else 'path'})"
-        for number, (file, label) in enumerate(rows, 1)
+        for number, (file, label, _) in enumerate(rows, 1)
         if not (file and label)
     ]
     if not good:
         raise UsageError(f"{path}: no line has both a path and a label")
-    files = [(path.parent / expanded(file)).absolute() for file, _ in good]
-    names, labels = np.unique([label for _, label in good], return_inverse=True)
-    return ListedImages(files, labels.astype(np.int64), tuple(map(str, names)), left_out)
+    files = [(path.parent / expanded(file)).absolute() for file, _, _ in good]
+    names, labels = np.unique([label for _, label, _ in good], return_inverse=True)
+    # A column of that name may mean anything else.
+    parts = [part for _, _, part in good] if {part for _, _, part in good} == {*PARTS} else []
+    return ListedImages(files, labels.astype(np.int64), tuple(map(str, names)), left_out, parts=parts)
 
 
-def _csv_rows(path: Path) -> list[tuple[str, str]]:
+def _csv_rows(path: Path) -> list[tuple[str, ...]]:
     columns, rows = read_csv(path, ".csv file", _DELIMITERS)
     _check_columns(path, columns)
-    return [((row["path"] or "").strip(), (row["label"] or "").strip()) for _, row in rows]
+    return [tuple((row.get(name) or "").strip() for name in (*COLUMNS, PART)) for _, row in rows]
 
 
-def _parquet_rows(path: Path) -> list[tuple[str, str]]:
+def _parquet_rows(path: Path) -> list[tuple[str, ...]]:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
@@ -85,10 +88,8 @@ def _parquet_rows(path: Path) -> list[tuple[str, str]]:
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: not a readable .parquet file ({error})") from error
     _check_columns(path, table.column_names)
-    files, labels = (
-        ["" if value is None else str(value) for value in table.column(name).to_pylist()] for name in COLUMNS
-    )
-    return list(zip(files, labels, strict=True))
+    rows = table.select([name for name in (*COLUMNS, PART) if name in table.column_names]).to_pylist()
+    return [tuple("" if row.get(name) is None else str(row[name]) for name in (*COLUMNS, PART)) for row in rows]
 
 
 def _check_columns(path: Path, found: Any) -> None:
@@ -133,10 +134,15 @@ def load_images(
 
 
 def listed_parts(path: Path, on_progress: OnProgress = silent) -> dict[str, ListedImages]:
-    """Read a list, a folder of class folders, or those of both `PARTS` where a folder holds them."""
+    """Read a list, a folder of class folders, or both `PARTS` where a folder holds them or a list names them."""
     if all((path / part).is_dir() for part in PARTS):
         return {part: folder_images(path / part, on_progress) for part in PARTS}
-    return {"": folder_images(path, on_progress) if path.is_dir() else read_list(path)}
+    if path.is_dir():
+        return {"": folder_images(path, on_progress)}
+    listed = read_list(path)
+    named = {part: np.flatnonzero([one == part for one in listed.parts]) for part in PARTS if listed.parts}
+    parts = {part: listed.take(rows) for part, rows in named.items()} or {"": listed}
+    return {part: replace(one, left_out=listed.left_out if part != PARTS[1] else []) for part, one in parts.items()}
 
 
 def folder_images(folder: Path, on_progress: OnProgress = silent) -> ListedImages:

@@ -156,6 +156,8 @@ class Run:
         """Name and sizes of what it trains on, and what an audit has made of it."""
         data = self.prepared.data
         sizes = {"name": data.name, "train": list(data.train.inputs.shape), "classes": data.train.num_classes}
+        if data.content:
+            sizes["content"] = data.content
         if data.noise != "none":
             sizes["noise"] = data.noise
         return sizes if self.audited is None else {**sizes, "audited": self.audited}
