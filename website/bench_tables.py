@@ -70,7 +70,7 @@ STEPS = {
     ),
 }
 README_STEPS = list(STEPS)[:4]
-WITHOUT_AVX512 = [*README_STEPS[:2], README_STEPS[3], "SupCon, B=4096, D=512", "Proxy-Anchor, 200 classes, B=128, D=64"]
+WITHOUT_AVX512 = [*README_STEPS, "SupCon, B=4096, D=512", "Proxy-Anchor, 200 classes, B=128, D=64"]
 FUNCTIONS = {
     "`similarity`, 256 × 10⁵, D=128, with both gradients": (
         "similarity with both",
