@@ -225,9 +225,7 @@ def test_class_weights_beside_samples_that_are_absent():
 
 
 @pytest.mark.parametrize("reducer", REDUCERS)
-@pytest.mark.parametrize(
-    ("name", "count"), [("MultiSimilarityLoss", 0), ("NTXentLoss", 0), ("NTXentLoss", 3), ("SupConLoss", 0)]
-)
+@pytest.mark.parametrize(("name", "count"), [("MultiSimilarityLoss", 0), ("NTXentLoss", 3), ("SupConLoss", 0)])
 def test_a_reducer_of_no_samples_or_no_pairs_gives_0(name, count, reducer):
     assert getattr(ours, name)(reducer=REDUCERS[reducer]())(torch.randn(count, D), torch.arange(count)) == 0
 
