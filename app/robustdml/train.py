@@ -206,8 +206,10 @@ def check_folder(out: Path, resume: bool) -> None:
     if not resume and (out / CHECKPOINT).exists():
         raise UsageError(f"{out} holds a run already: resume it, or give another folder")
     others = [name for name in (MODEL_FILE, "metrics.json", "report.html") if (out / name).exists()]
-    if others and not (out / CHECKPOINT).exists():
-        raise UsageError(f"out {str(out)!r}: holds {' and '.join(others)}, which no run has left: give another folder")
+    if others and not resume:
+        raise UsageError(
+            f"out {str(out)!r}: holds {' and '.join(others)}, without a run's checkpoint; give another folder"
+        )
 
 
 def save_checkpoint(path: Path, run: Run, state: dict[str, Any]) -> None:

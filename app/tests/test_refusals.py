@@ -58,7 +58,7 @@ MISTAKES = [
     # What would be taken for something else, or lost
     ("train --data longer.csv", "longer.csv, line 2: more values than columns"),
     ("audit twice.csv --out y", "1 samples are there more than once, keep one"),
-    ("train --data features.npz --out mine", "holds report.html, which no run has left"),
+    ("train --data features.npz --out mine", "holds report.html, without a run's checkpoint"),
     # Mistyped: a suggestion, where something is alike
     ("trian", "did you mean train?"),
     ("train --epohcs 3", "unknown option --epohcs; did you mean --epochs?"),

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [("path", "label", "part"), *((one.sample, one.label, one.part) for one in kept.values())]
         write_csv(to, [row[:width] for row in rows])
     elif to.suffix.lower() == ".npz":
-        _write_features(to, list(kept.values()), arguments.labels.parent / STATE)
+        _write_features(to, list(kept.values()), arguments.labels)
     else:
         _write_folder(to, kept, arguments.copy)
     changed = sum(one.label != findings[row].label for row, one in kept.items())
@@ -66,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _write_features(to: Path, kept: list[Finding], state: Path) -> None:
+def _write_features(to: Path, kept: list[Finding], findings: Path) -> None:
+    state = findings.parent / STATE
     if not state.exists():
         raise UsageError(
             f"{state} is missing, which says where the features are; apply the labels.csv of an audit in place"
@@ -82,16 +83,19 @@ def _write_features(to: Path, kept: list[Finding], state: Path) -> None:
     number = {name: place for place, name in enumerate(places)}
     missing = [one.sample for one in kept if one.sample not in number]
     if missing:
-        raise UsageError(f"{state.with_name('labels.csv')}: {source} has no {few(missing)}")
+        raise UsageError(f"{findings}: {source} has no {few(missing)}")
     rows, given = np.array([number[one.sample] for one in kept]), [one.label for one in kept]
-    whole = {"features": arrays["features"][rows], "paths": np.array(places)[rows]}
-    if "test_labels" in arrays:
+    clean = {"features": arrays["features"][rows], "paths": np.array(places)[rows]}
+    if {"test_features", "test_labels"} <= arrays.keys():
         test, _ = read_part(source, arrays, TEST)
         given += [test.class_names[label] for label in test.labels]
-        whole["test_features"] = arrays["test_features"]
-    names, labels = np.unique(given, return_inverse=True)
-    parts = {"labels": labels[: len(rows)]} | ({"test_labels": labels[len(rows) :]} if len(labels) > len(rows) else {})
-    write_npz(to, **whole, **parts, class_names=names)
+        clean["test_features"] = arrays["test_features"]
+    # Both parts number the same names.
+    clean["class_names"], labels = np.unique(given, return_inverse=True)
+    clean["labels"] = labels[: len(rows)]
+    if "test_features" in clean:
+        clean["test_labels"] = labels[len(rows) :]
+    write_npz(to, **clean)
 
 
 def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:

@@ -129,7 +129,7 @@ def _features(
 
 
 def digest_of(samples: AuditSamples) -> str:
-    """Of names, labels, and features or the files' times."""
+    """Digest of names, labels, and features or the files' times."""
     digest = hashlib.sha256()
     for name, label in zip(samples.names, samples.labels.tolist(), strict=True):
         # Images that were changed, or put right, in between would not go with what was made of the old ones.
@@ -142,7 +142,7 @@ def digest_of(samples: AuditSamples) -> str:
 
 
 def _state(samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace) -> dict[str, object]:
-    """What the audit depends on, in a form that can be compared."""
+    """Source, digest and settings of an audit, as JSON has them."""
     return {
         "source": samples.source,
         "samples": digest_of(samples),

@@ -42,7 +42,7 @@ def open_model(arguments: argparse.Namespace, device: str = "cpu") -> TrainedEmb
 
 
 def same_source(one: str, other: str) -> bool:
-    """Whether two sources are one file, folder or data set."""
+    """Whether two arguments name the same file, folder or data set."""
     return os.path.realpath(expanded(one)) == os.path.realpath(expanded(other))
 
 

@@ -66,12 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
         report("comparing pairs", 0, 0)
         pairs = verify(rows, labels, gallery)
     say_left_out("evaluate", [*queries.left_out, *(searched.left_out if gallery is not None else ())])
-    same = []
-    if isinstance(searched.samples.inputs, list) or same_source(arguments.data, arguments.gallery or arguments.data):
+    # Rows of two files of features have the same numbers for names.
+    of_files = isinstance(searched.samples.inputs, list)
+    if gallery is not None and (of_files or same_source(arguments.data, arguments.gallery)):
         there_too = {os.path.realpath(name) for name in searched.names}
-        same = sorted(name for name in queries.names if os.path.realpath(name) in there_too)
-    if same and gallery is not None:
-        print(f"robustdml evaluate: {len(same)} samples are in both, and find themselves: {few(same)}", file=sys.stderr)
+        if same := sorted(name for name in queries.names if os.path.realpath(name) in there_too):
+            told = f"{len(same)} samples are in both, and find themselves: {few(same)}"
+            print(f"robustdml evaluate: {told}", file=sys.stderr)
     values = dict(zip(METRICS, found[judged].mean(0).tolist(), strict=True))
     figures: dict[str, Any] = {
         "data": queries.samples.name,

@@ -19,7 +19,7 @@ from robustdml.networks.backbones.choice import Origin
 from robustdml.networks.models import batch_size_for, outputs_in_batches
 from robustdml.progress import OnProgress, silent
 
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 # Makes batches of rows, (B, F), from a row on.
 RowsFrom: TypeAlias = Callable[[int], Iterator[NDArray[np.float32]]]
 # Samples that are read at a time where no network sets the size of batches.
