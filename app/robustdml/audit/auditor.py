@@ -16,8 +16,6 @@ from robustdml.errors import UsageError
 RIGHT, WRONG, NOT_SURE, NO_CLASS = "right", "wrong", "not sure", "belongs to no class"
 # What an audit says of a label.
 VERDICTS = (RIGHT, WRONG, NOT_SURE, NO_CLASS)
-# A label is called right from here on, and wrong up to what is missing to 1.
-SURE = 2 / 3
 # A class of fewer samples has no likeness to judge by.
 FEWEST_SAMPLES = 3
 
@@ -168,28 +166,23 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     def _judge(self, features: NDArray[Any], labels: NDArray[np.int64]) -> None:
         num_classes = len(self.classes_)
         judged = judge(features, torch.from_numpy(labels), num_classes, self.features_learnt)
-        posterior = judged.posterior.double().numpy()
-        others = posterior[:, 1:-1]
-        best = others.argmax(1) + 1
-        rows = np.arange(len(labels))
-        quality = self.label_quality_ = posterior[:, 0]
-        self.issues_ = quality < 0.5
-        keeps = quality >= others.max(1)
-        self.proposed_labels_ = self.classes_[np.where(keeps, labels, judged.classes.numpy()[rows, best])]
-        self.proposal_probability_ = np.maximum(quality, others.max(1))
-        self.no_class_probability_ = posterior[:, -1]
+        right, proposed = judged.right.double().numpy(), judged.proposed_right.double().numpy()
+        self.label_quality_, self.issues_ = right, right < 0.5
+        self.proposed_labels_ = self.classes_[np.where(right >= proposed, labels, judged.proposed.numpy())]
+        self.proposal_probability_ = np.maximum(right, proposed)
+        self.no_class_probability_ = judged.no_class.double().numpy()
         qualities = judged.qualities.double().numpy()
         lowest, highest = qualities.min(0), qualities.max(0)
         sizes = np.bincount(labels, minlength=num_classes)[labels]
-        out = self.verdicts_ = np.full(len(rows), NOT_SURE, dtype=f"<U{max(map(len, VERDICTS))}")
-        out[lowest >= SURE] = RIGHT
-        out[highest <= 1 - SURE] = WRONG
-        out[(highest <= 1 - SURE) & (self.no_class_probability_ > others.max(1))] = NO_CLASS
+        out = self.verdicts_ = np.full(len(labels), NOT_SURE, dtype=f"<U{max(map(len, VERDICTS))}")
+        out[lowest >= 0.5] = RIGHT
+        out[highest < 0.5] = WRONG
+        out[(highest < 0.5) & (self.no_class_probability_ > proposed)] = NO_CLASS
         out[sizes < FEWEST_SAMPLES] = NOT_SURE
         self.duplicate_groups_ = duplicate_groups(features, judged.nearest.numpy(), self.duplicate_similarity)
         overlap = judged.overlap.double().numpy()
-        self.wrong_share_ = wrong_share(1 - quality, 1 - qualities, overlap, np.zeros_like(labels), 1)[0]
-        self.class_wrong_share_ = wrong_share(1 - quality, 1 - qualities, overlap, labels, num_classes)
+        self.wrong_share_ = wrong_share(1 - right, 1 - qualities, overlap, np.zeros_like(labels), 1)[0]
+        self.class_wrong_share_ = wrong_share(1 - right, 1 - qualities, overlap, labels, num_classes)
         self.small_classes_ = np.flatnonzero(np.bincount(labels, minlength=num_classes) < FEWEST_SAMPLES)
 
     def __sklearn_tags__(self) -> Any:

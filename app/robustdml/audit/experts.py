@@ -98,11 +98,17 @@ class Experts:
     """The experts of some rows (N, F) with labels (N,)."""
 
     def __init__(
-        self, X: Tensor, labels: Tensor, num_classes: int, columns: Tensor | None = None, neighbours: bool = True
+        self,
+        X: Tensor,
+        labels: Tensor,
+        num_classes: int,
+        columns: Tensor | None = None,
+        neighbours: bool = True,
+        seed: int = 0,
     ) -> None:
         self.X, self.labels, self.num_classes = X, labels, num_classes
         self.votes = Votes.of(X, labels) if neighbours else None
-        self.fold = torch.randperm(len(X), generator=torch.Generator().manual_seed(0)) % FOLDS
+        self.fold = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed)) % FOLDS
         self.logits: Tensor | None = None
         self.columns = columns
         self._coefficients: Tensor | None = None
