@@ -125,6 +125,25 @@ def test_a_rate_above_the_bound_is_brought_down_to_it():
     assert trials.capped(posterior, 0.6) is posterior
 
 
+def test_rounds_judge_together_by_their_likelihood():
+    """Of a sample of class 0 two rounds name class 3, in different places, and one of them class 1 with more."""
+
+    def one(likelihood: float, classes: list[int], posterior: list[float]) -> rounds._Round:
+        overlap = torch.tensor([1.0 - max(posterior)])
+        right = torch.tensor([[posterior[0]]])
+        return rounds._Round(
+            likelihood, torch.tensor([classes]), torch.tensor([posterior]), torch.tensor([0]), right, overlap
+        )
+
+    first, second = one(-1.0, [0, 1, 3, 9], [0.2, 0.4, 0.3, 0.1]), one(-1.0, [0, 3, 2, 9], [0.4, 0.3, 0.1, 0.2])
+    found = rounds._together([first, second])
+    for value, expected in ((found.right, 0.3), (found.proposed_right, 0.3), (found.no_class, 0.15)):
+        torch.testing.assert_close(value, torch.tensor([expected]))
+    assert found.proposed.tolist() == [3] and found.qualities.tolist() == [pytest.approx([0.2]), pytest.approx([0.4])]
+    unlikely = rounds._together([first, one(-3.0, [0, 3, 2, 9], [0.4, 0.3, 0.1, 0.2])])
+    assert unlikely.proposed.tolist() == [1] and abs(unlikely.right.item() - 0.2) < 1e-3
+
+
 def test_classes_of_several_clusters():
     """A normal density fits such classes badly; their neighbours know better."""
     random = np.random.default_rng(0)

@@ -21,9 +21,9 @@ FEWEST_SAMPLES = 3
 
 # Of the normal distribution, for 95 %.
 _Z = 1.959964
-# Part of the overlap by which the rate may be wrong: the least of ten that held 95 % of the rates of the choosing sets
+# Part of the overlap by which the rate may be wrong: the least of nine that held 95 % of the rates of the choosing sets
 # of experiments/bench/audit_sets.py.
-_OVERLAP_ERROR = 0.2
+_OVERLAP_ERROR = 0.08
 
 
 def wrong_share(
