@@ -3,13 +3,14 @@
     python -m experiments.bench.audit_training --data glyphs --seeds 3 --out out/audit-training
 
 One audit a noise and seed serves all rows that use one. Every outcome is a line of OUT/outcomes.jsonl; the same command
-goes on with what is missing, and prints the table: Recall@1 of unseen classes after the last epoch.
+goes on with what is missing, and prints the metrics of unseen classes after the last epoch.
 """
 
 import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -39,7 +40,8 @@ ROWS = {
     **{f"plain loss, audited and {told}": {**PLAIN, "labels_use": use} for use, told in AUDITED.items()},
     **{f"robust, audited and {told}": {**ROBUST, "labels_use": use} for use, told in AUDITED.items()},
 }
-METRIC = "precision_at_1"
+METRICS = (("Recall@1", "precision_at_1"), ("MAP@R", "mean_average_precision_at_r"))
+MODULE = "python -m experiments.bench.audit_training"
 
 
 def audit(prepared: Prepared, noise: str, seed: int, folder: Path) -> Path:
@@ -66,6 +68,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--store", type=Path, help="the result as .json")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "outcomes.jsonl"
@@ -90,22 +93,26 @@ def main() -> None:
         except UsageError as error:
             print(f"{key}: {error}")
             continue
-        done.append(key | {name: summary.get(name) for name in (METRIC, "mean_average_precision_at_r")})
+        done.append(key | {name: summary[name] for _, name in METRICS})
         with path.open("a") as file:
             file.write(json.dumps(done[-1]) + "\n")
-    print_table(done, given.data)
+    found = means([one for one in done if one["data"] == given.data], given.noise)
+    print(json.dumps(found, indent=1))
+    if given.store:
+        command = f"{MODULE} --data {given.data} --seeds {given.seeds} --noise {' '.join(given.noise)}"
+        content = {"command": command, "seeds": given.seeds, "results": {given.data: found}}
+        given.store.write_text(json.dumps(content, indent=1) + "\n")
 
 
-def print_table(outcomes: list[dict], data: str) -> None:
-    outcomes = [one for one in outcomes if one["data"] == data]
-    noises = list(dict.fromkeys(one["noise"] for one in outcomes))
-    print(f"| {data}, Recall@1 | {' | '.join(noises)} |\n|{'---|' * (len(noises) + 1)}")
-    for row in ROWS:
-        cells = []
-        for noise in noises:
-            values = [one[METRIC] for one in outcomes if (one["noise"], one["row"]) == (noise, row)]
-            cells.append(f"{np.mean(values):.3f} ({len(values)})" if values else "–")
-        print(f"| {row} | {' | '.join(cells)} |")
+def means(outcomes: list[dict], noises: list[str]) -> dict[str, object]:
+    """Both metrics by row, means over the seeds of each noise; None where nothing was measured."""
+
+    def mean(noise: str, row: str, metric: str) -> float | None:
+        values = [one[metric] for one in outcomes if (one["noise"], one["row"]) == (noise, row)]
+        return round(fmean(values), 4) if values else None
+
+    tables = {title: {row: [mean(noise, row, metric) for noise in noises] for row in ROWS} for title, metric in METRICS}
+    return {"noises": noises, **tables}
 
 
 if __name__ == "__main__":
