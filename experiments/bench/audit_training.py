@@ -15,6 +15,7 @@ from statistics import fmean
 import numpy as np
 import torch
 
+import experiments.noise  # noqa: F401  (adds noise models)
 from robustdml.audit import LabelAuditor
 from robustdml.audit_report.findings import findings_of, write_findings
 from robustdml.audit_report.learning import learn_embeddings
@@ -55,9 +56,8 @@ def audit(prepared: Prepared, noise: str, seed: int, folder: Path) -> Path:
     names = tuple(train_split.class_names[label] for label in used)
     samples = AuditSamples("bench", train_split.names(), given, names, np.asarray(train_split.inputs))
     embeddings, _ = learn_embeddings(samples, TrainingConfig(seed=seed), 1, folder, "cpu", lambda *_: None)
-    write_findings(
-        file, findings_of(samples.names, given, LabelAuditor(features_learnt=True).fit(embeddings, given), names)
-    )
+    auditor = LabelAuditor(features_learnt=True).fit(embeddings, given)
+    write_findings(file, findings_of(samples, auditor, np.zeros(len(given), np.int64)))
     return file
 
 

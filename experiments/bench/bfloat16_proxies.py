@@ -18,11 +18,11 @@ import experiments.data  # noqa: F401  # its data sets, by name
 from robustdml.cache import write_text
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, load_data
-from robustdml.evaluation import retrieval_metrics
 from robustdml.methods import METHODS
 from robustdml.methods.anchors import NegativeOptions
 from robustdml.networks.preparation import prepare
 from robustdml.options import OptionSet
+from robustdml.retrieval import retrieval_metrics
 from robustdml_ops.optim import ProxyAdamW
 
 RESULT = Path(__file__).parents[1] / "results" / "bfloat16-proxies.json"

@@ -18,9 +18,9 @@ import experiments.data  # noqa: F401  # its data sets, by name
 from robustdml.cache import write_text
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, load_data
-from robustdml.evaluation import retrieval_metrics
 from robustdml.networks.preparation import prepare
 from robustdml.noise import with_wrong_labels
+from robustdml.retrieval import retrieval_metrics
 from robustdml_ops.losses import ContrastiveLoss, NTXentLoss, SupConLoss
 from robustdml_ops.robust import PRISM
 
