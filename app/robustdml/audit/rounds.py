@@ -28,7 +28,7 @@ LIKELIHOOD = 10.0
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is said of all samples."""
+    """Probabilities and likeliest classes of all samples."""
 
     right: Tensor  # Probability that the label is right, float32, (N,)
     proposed: Tensor  # The likeliest other class, int64, (N,)
