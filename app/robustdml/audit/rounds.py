@@ -22,7 +22,7 @@ from robustdml.audit.trials import believable
 # All rounds, and those of them that judge. Densities alone take longer to settle.
 ROUNDS, ROUNDS_LEARNT = (4, 2), (10, 1)
 # Exponent of the likelihood of a label, by which the forms are weighed: chosen on the choosing sets of
-# experiments/bench/audit_sets.py.
+# experiments/bench/audit_sets.py and on drawn ones.
 LIKELIHOOD = 10.0
 
 
@@ -85,15 +85,12 @@ def _last_rounds(experts: Experts, learnt: bool) -> list[_Round]:
 
 def _together(rounds: list[_Round]) -> Judgement:
     weights = (LIKELIHOOD * torch.tensor([one.likelihood for one in rounds])).softmax(0)
-    mean = sum(
-        (weight * one.posterior[:, [0, -1]] for weight, one in zip(weights, rounds, strict=True)), torch.zeros(())
-    )
+    mean = torch.stack([one.posterior[:, [0, -1]] for one in rounds], 2) @ weights
     classes = torch.cat([one.classes[:, 1:-1] for one in rounds], 1)
     parts = torch.cat([weight * one.posterior[:, 1:-1] for weight, one in zip(weights, rounds, strict=True)], 1)
     # A class that several rounds name has the sum of what they give it.
     named = torch.stack([parts.where(classes == one[:, None], 0).sum(1) for one in classes.unbind(1)], 1)
     best = named.max(1, keepdim=True)
-    overlap = sum((weight * one.overlap for weight, one in zip(weights, rounds, strict=True)), torch.zeros(()))
     return Judgement(
         right=mean[:, 0],
         proposed=classes.gather(1, best.indices)[:, 0],
@@ -101,5 +98,5 @@ def _together(rounds: list[_Round]) -> Judgement:
         no_class=mean[:, 1],
         nearest=rounds[int(weights.argmax())].nearest,
         qualities=torch.cat([one.qualities for one in rounds]),
-        overlap=overlap,
+        overlap=torch.stack([one.overlap for one in rounds], 1) @ weights,
     )
