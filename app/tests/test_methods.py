@@ -131,6 +131,19 @@ def test_the_audit_judges_once_and_finds_wrong_labels(noisy):
     assert np.array_equal(kept[judged] == 1, quality[judged] >= 0.5)
 
 
+def test_the_audit_finds_labels_of_similar_classes():
+    """Twelve families of ten classes; wrong labels are of another class of the family."""
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(120), 12)
+    families = random.normal(size=(12, 64))
+    centres = families[np.arange(120) % 12] + 0.35 * random.normal(size=(120, 64))
+    features = (centres[labels] + 0.35 * random.normal(size=(len(labels), 64))).astype(np.float32)
+    wrong = random.random(len(labels)) < 0.3
+    others = (labels + 12 * random.integers(1, 10, len(labels))) % 120
+    doubted = label_quality(features, np.where(wrong, others, labels)).numpy() < 0.5
+    assert (doubted & wrong).sum() > 0.9 * wrong.sum() and (doubted & ~wrong).sum() < 0.05 * len(labels)
+
+
 def test_the_audit_of_one_class_keeps_all(noisy):
     features, one = noisy.train.inputs[:20], np.zeros(20, dtype=np.int64)
     assert torch.equal(label_quality(features, one), torch.ones(20))

@@ -87,6 +87,22 @@ def test_the_start_is_as_wide_as_it_must_be_not_to_lose():
     assert not choose_start(strong, labels // 2, 0).measured  # too few classes to measure on
 
 
+def test_wrong_labels_do_not_hide_what_a_narrow_start_loses():
+    """Of a third of wrong labels every width finds little, so that no width seems to lose much."""
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(24), 24)
+    x = random.normal(size=(len(labels), 200)).astype(np.float32)
+    x[:, 100:] = 0.8 * random.normal(size=(24, 100))[labels] + 0.5 * random.normal(size=(len(labels), 100))
+    data = replace(mixture(), train=Split(x, labels, tuple(map(str, range(24)))))
+    config = TrainingConfig(method="contrastive", start="principal", seed=0)
+
+    def width(data):
+        return Run(config, prepare(config, data, CPU, silent), CPU).embedding_size
+
+    noisy = with_wrong_labels(data, "symmetric:0.4", 0)
+    assert choose_start(x, noisy.train.labels, 0).width == 64 and width(noisy) == width(data) == 200
+
+
 def test_the_average_lies_between_start_and_end_and_is_what_is_kept(tmp_path):
     data = mixture()
     result = train(TrainingConfig(averaging=0.25, epochs=2, batch_size=64), data, out=tmp_path, device="cpu")
@@ -118,11 +134,12 @@ def test_random_labels_teach_nothing_and_the_features_are_kept():
     assert not asked.keeps_features and "That may be chance; without --embedding-size" in asked.chosen["advice"]
 
 
-def tally(differences, sizes=1):
-    """Of as many classes as there are differences, each of Recall@1 and MAP@R alike."""
+def tally(differences, sizes=1, believed=1.0):
+    """Of as many classes as there are differences, of Recall@1 and MAP@R alike; times `believed` where believed."""
     labels = np.repeat(np.arange(len(differences)), sizes)
     found = Tally(len(differences))
-    found.add(labels, np.repeat(np.array(differences), sizes)[:, None] * np.ones(2))
+    gains = np.repeat(np.array(differences), sizes)[:, None] * np.ones(2)
+    found.add(labels, gains, believed * gains)
     return found
 
 
@@ -131,11 +148,13 @@ def test_a_gain_is_more_than_chance():
     assert not tally([0.1, -0.1, 0.1, -0.05, 0.0, 0.02, -0.1, 0.1]).supported
     assert not tally(np.zeros(9)).supported
     assert not tally([0.3]).supported
+    # Labels that the audit keeps have to gain as well.
+    assert not tally([0.1, 0.2, 0.1, 0.15, 0.1, 0.2, 0.1, 0.1], believed=-0.1).supported
     # Two classes have to agree, and of unequal ones a large one decides nothing alone.
     assert not tally([0.3, 0.1]).supported and tally([0.3, 0.299]).supported
     assert not tally([0.3, 0.2, -0.1, -0.1, -0.1], [500, 2, 2, 2, 2]).supported
     lost = tally([0.1] * 9)
-    lost.add(np.arange(9), np.array([[-0.2, 0.1]] * 9))
+    lost.add(np.arange(9), np.array([[-0.2, 0.1]] * 9), np.zeros((0, 2)))
     assert lost.mean == pytest.approx([-0.05, 0.1]) and not lost.supported and lost.splits == 2
 
 

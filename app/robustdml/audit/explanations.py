@@ -59,6 +59,11 @@ class Explanation(NamedTuple):
         """Share of wrong labels."""
         return 1 - float(self.posterior[:, 0].mean())
 
+    @property
+    def mean(self) -> float:
+        """Mean log-likelihood of a label."""
+        return float(self.likelihood.double().mean())
+
 
 def explain(evidence: Evidence, num_classes: int, kind: str, grid: Sequence[Weights]) -> list[Explanation]:
     """Fit the noise of a kind under which the labels given are likeliest, for pairs of weights a and b."""
@@ -101,6 +106,12 @@ def explain(evidence: Evidence, num_classes: int, kind: str, grid: Sequence[Weig
     ]
 
 
+def explain_all(evidence: Evidence, num_classes: int, one: Explanation) -> Explanation:
+    """Explain all samples as some are; evenly where that no longer holds of all."""
+    found = explain(evidence, num_classes, one.kind, [one.weights])
+    return (found or explain(evidence, num_classes, EVENLY, [one.weights]))[0]
+
+
 def flatter(weights: Weights, factor: float = LIKENESS) -> Weights:
     """The weights of flatter probabilities, such as the likenesses that a wrong label is drawn from."""
     return Weights(*(factor * weight for weight in weights))
@@ -141,13 +152,13 @@ def explanations(experts: Experts) -> tuple[Evidence, list[Explanation], Tensor]
         grid += [Weights(*found) for found in BESIDE if found[1] in vote_weights]
     grids = {EVENLY: grid, BY_PAIRS: grid[::3], BY_LIKENESS: grid[::2]}
     tried = {kind: explain(some, num_classes, kind, weights) for kind, weights in grids.items()}
-    best = {kind: max(found, key=_mean) for kind, found in tried.items() if found}
+    best = {kind: max(found, key=lambda one: one.mean) for kind, found in tried.items() if found}
     main = best[EVENLY]
     for kind in (BY_PAIRS, BY_LIKENESS):
         if kind in best and _behind(main, best[kind]) > GAIN:
             main = best[kind]
     every = [one for found in tried.values() for one in found]
-    top = max(every, key=_mean)
+    top = max(every, key=lambda one: one.mean)
     kept = sorted((one for one in every if _behind(one, top) <= KEPT and one is not main), key=lambda one: one.rate)
     # Of many, those from the lowest rate to the highest.
     places = torch.linspace(0, len(kept) - 1, min(len(kept), MOST_KEPT - 1)).long().tolist()
@@ -156,14 +167,8 @@ def explanations(experts: Experts) -> tuple[Evidence, list[Explanation], Tensor]
     if len(rows) < count:
         used = [factor * one.weights.density for one in chosen for factor in FLATTER]
         evidence = experts.evidence(torch.arange(count), used)
-        # One that no longer holds of all samples explains them evenly.
-        again = ((explain(evidence, num_classes, one.kind, [one.weights]), one.weights) for one in chosen)
-        chosen = [(found or explain(evidence, num_classes, EVENLY, [weight]))[0] for found, weight in again]
+        chosen = [explain_all(evidence, num_classes, one) for one in chosen]
     return evidence, chosen, weights / weights.sum()
-
-
-def _mean(explanation: Explanation) -> float:
-    return float(explanation.likelihood.double().mean())
 
 
 def _behind(one: Explanation, other: Explanation) -> float:

@@ -1,7 +1,7 @@
 """Probability that each label is right, by the features before training: the auditor's model in a quick form.
 
-Of the auditor's experts it asks densities and neighbours, and of its explanations the even one alone, in a few weights:
-a filter needs an order of the samples and a cut at one half, not a verdict that several explanations agree on.
+It asks densities and neighbours alone, in a few weights, and takes the likeliest explanation, even or by likeness: a
+filter needs an order of the samples and a cut at one half, not a verdict that several explanations agree on.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from robustdml.audit.experts import Experts, Weights
-from robustdml.audit.explanations import EVENLY, explain
+from robustdml.audit.explanations import BY_LIKENESS, EVENLY, explain, explain_all, flatter
 from robustdml.audit.features import WIDEST, principal_rows
 from robustdml.audit.label_noise import anchored
 from robustdml.networks.models import unit_length
@@ -22,7 +22,7 @@ WEIGHTS = [
     for pair in ((0.0, 1.0), (0.0, 2.6), (0.1, 1.0), (0.2, 1.6), (0.4, 0.3), (0.4, 1.0), (1.0, 0.0), (1.0, 1.0))
 ]
 DENSITIES_ALONE = [Weights(0.4, 0.0), Weights(1.0, 0.0)]
-# Rows that the weights are compared on.
+# Rows that explanations are compared on.
 CHOOSING_ROWS = 512
 
 
@@ -39,12 +39,14 @@ def label_quality(features: NDArray[np.floating], labels: NDArray[np.int64]) -> 
     experts = Experts(principal_rows(features), given, len(classes))
     weights = DENSITIES_ALONE if experts.votes is None else WEIGHTS
     rows = torch.linspace(0, count - 1, min(count, CHOOSING_ROWS)).long()
+    used = [one.density for pair in weights for one in (pair, flatter(pair))]
     for number in range(ROUNDS):
-        evidence = experts.evidence(torch.arange(count), [one.density for one in weights])
-        found = explain(evidence.rows(rows), len(classes), EVENLY, weights)
-        best = max(found, key=lambda one: float(one.likelihood.double().mean()))
+        evidence = experts.evidence(torch.arange(count), used)
+        some = evidence.rows(rows)
+        found = [one for kind in (EVENLY, BY_LIKENESS) for one in explain(some, len(classes), kind, weights)]
+        best = max(found, key=lambda one: one.mean)
         if len(rows) < count:
-            (best,) = explain(evidence, len(classes), EVENLY, [best.weights])
+            best = explain_all(evidence, len(classes), best)
         if number < ROUNDS - 1:
             counting = anchored(given, evidence.classes, best.posterior, len(classes))
             # The last column, no class, is not fitted.

@@ -66,27 +66,33 @@ def make_start(features: NDArray[np.floating], width: int, rows: Rows | None = N
     return Start(width, ((columns[:, found] / strengths[found].sqrt()).T @ unit).flip(0), {})
 
 
-def choose_start(features: NDArray[np.floating], labels: NDArray[np.int64], seed: int) -> Start:
-    """Take the narrowest start that loses little on half of the classes, by their labels and the others' axes."""
+def choose_start(
+    features: NDArray[np.floating], labels: NDArray[np.int64], seed: int, rows: Rows | None = None
+) -> Start:
+    """Take the narrowest start that loses little on half of the classes, by their labels and the others' axes.
+
+    It is measured on some rows, or all: wrong labels hide what is lost.
+    """
     size = features.shape[1]
     full = max(size, NARROWEST)
-    seen, held = _halves(labels, seed)
+    rows = np.arange(len(labels)) if rows is None else rows
+    seen, held = (rows[half] for half in _halves(labels[rows], seed))
     if not len(held):
         return make_start(features, full)
     axes = make_start(features, min(full, WIDE // 2), seen).axes
-    rows = torch.from_numpy(np.array(features[held], dtype=np.float32)).double()
+    measured_on = torch.from_numpy(np.array(features[held], dtype=np.float32)).double()
 
     def measure(projected: Tensor) -> dict[str, float]:
         found = np.nanmean(judged(projected.float(), labels[held]), axis=0)
         return dict(zip(JUDGED, found.tolist(), strict=True))
 
-    measured, width = {0: measure(rows)}, NARROWEST
+    measured, width = {0: measure(measured_on)}, NARROWEST
     while width < size:
         if len(axes) == WIDE // 2 < width:
             axes = make_start(features, full, seen).axes
         if width > NARROWEST and width >= 2 * len(axes):
             break
-        measured[width] = measure(rows @ axes[:width].T)
+        measured[width] = measure(measured_on @ axes[:width].T)
         if all(measured[width][name] >= measured[0][name] - MOST_LOST for name in JUDGED):
             return replace(make_start(features, width), measured=measured)
         width *= 2

@@ -18,7 +18,7 @@ from robustdml.data import Rows
 from robustdml.data.image_files import batches_of
 from robustdml.data.samplers import ClassBalancedSampler, RandomSampler
 from robustdml.errors import UsageError
-from robustdml.filters.filter import KEPT, AuditFilter, PrismFilter
+from robustdml.filters.filter import KEPT, LEAST_QUALITY, AuditFilter, PrismFilter
 from robustdml.filters.label_quality import label_quality
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.loss_inputs import LOSS_INPUTS, Training
@@ -66,6 +66,7 @@ class Run:
         self.phase_one_seconds = 0.0
         self.under_way = UnderWay()
         self.method = METHODS[config.method] if method is None else method
+        self.label_quality: Tensor | None = None
         self.audited: dict[str, Any] | None = None
         if config.labels:
             prepared, self.audited = use_audit(config, prepared)
@@ -73,7 +74,7 @@ class Run:
         split = prepared.data.train
         self.labels, self.changed = split.labels, split.labels != split.reference_labels
         if config.layer_start == PRINCIPAL and start is None:
-            start = _choose_start(config, prepared, device, world)
+            start = self._choose_start()
         self.measured_widths = {} if start is None else start.measured
         self.embedding_size = (config.embedding_size or NARROWEST) if start is None else start.width
         self.embedder = Embedder(prepared.backbone, prepared.num_features, self.embedding_size)
@@ -86,7 +87,6 @@ class Run:
         # Whether trials may choose the features for embeddings: nobody has asked for another size.
         self.can_keep_features = config.embedding_size in (None, prepared.num_features)
         self.keeps_features = False  # Whether the embeddings are the features, whatever was trained
-        self.label_quality: Tensor | None = None
         try:
             loss = self.method.make_loss(config.options, split.num_classes, self.embedding_size).to(device)
         except ValueError as error:
@@ -178,6 +178,18 @@ class Run:
         if isinstance(self.filter, AuditFilter):
             self.drawn = np.flatnonzero(self.filter.verdict[KEPT].cpu().numpy())
             self.sampler = _make_sampler(self.config, self.labels[self.drawn])
+
+    def _choose_start(self) -> Start:
+        features = self.prepared.frozen_features()
+        if self.config.embedding_size is not None:
+            return make_start(features, self.config.embedding_size)
+        believed = None
+        if features.shape[1] > NARROWEST:
+            believed = np.flatnonzero(self.judge_labels() >= LEAST_QUALITY)
+        start = choose_start(features, self.labels, self.config.seed, believed)
+        # All processes take the width of the first: last bits may differ.
+        width = torch.tensor(float(start.width) if self.world.leads else torch.nan, device=self.device)
+        return replace(start, width=int(self.world.merged(width)))
 
     def judge_labels(self) -> Tensor:
         """Probability that each label is right, by the features before training, (N,); computed once."""
@@ -366,16 +378,6 @@ class Run:
         modules = {"embedder": self.embedder, "start": self.start, "loss": self.loss, "log": self.log}
         modules |= {name: value.module for name, value in self.inputs.items() if value.module is not None}
         return modules if self.filter is None else {**modules, "filter": self.filter}
-
-
-def _choose_start(config: TrainingConfig, prepared: Prepared, device: torch.device, world: World) -> Start:
-    features = prepared.frozen_features()
-    if config.embedding_size is not None:
-        return make_start(features, config.embedding_size)
-    start = choose_start(features, prepared.data.train.labels, config.seed)
-    # All processes take the width of the first: last bits may differ.
-    width = torch.tensor(float(start.width) if world.leads else torch.nan, device=device)
-    return replace(start, width=int(world.merged(width)))
 
 
 def _make_sampler(config: TrainingConfig, labels: NDArray[np.int64]) -> RandomSampler | ClassBalancedSampler:

@@ -2,7 +2,7 @@
 
 The averaging is the weight of the trained embedding layer in its average with its start, as in Wortsman et al., "Robust
 fine-tuning of zero-shot models", CVPR 2022. All are compared with the untouched features, which are kept unless a gain
-over them is more than chance. Held-out labels may be wrong: that lowers the figures of all alike.
+over them is more than chance. Held-out labels may be wrong, so a gain has to show among those that the audit keeps too.
 """
 
 import math
@@ -134,12 +134,18 @@ class Trials:
         data = RetrievalData(run.prepared.data.name, _of_rows(split, kept), _of_rows(split, held))
         features = np.asarray(data.train.inputs, np.float32)
         prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
-        labels, queries = data.test.labels, _some_of_each_class(data.test.labels)
+        labels = data.test.labels
+        believed = np.flatnonzero(run.judge_labels().numpy()[held] >= LEAST_QUALITY)
+        # All held-out samples by the labels given, and those alone whose labels the audit keeps.
+        parts = [(rows, labels[rows], _some_of_each_class(labels[rows])) for rows in (np.arange(len(held)), believed)]
 
         def embed(network: torch.nn.Module) -> NDArray[np.float32]:
             return apply_in_batches(network, data.test.inputs, run.device)
 
-        untouched = judged(embed(prepared.backbone), labels, queries)
+        def measure(embeddings: NDArray[np.float32]) -> list[NDArray[np.float64]]:
+            return [judged(embeddings[rows], of_rows, queries) for rows, of_rows, queries in parts]
+
+        untouched = measure(embed(prepared.backbone))
         for options in self.filters:
             trial = self._begin(options, prepared, kept)
             begun = embed(trial.embedder)
@@ -148,8 +154,9 @@ class Trials:
             # The layer is linear, and so is the average in its weight.
             moved = embed(trial.embedder) - begun
             for averaging in TRIED:
-                gains = judged(begun + averaging * moved, labels, queries) - untouched
-                self.tallies[options, averaging].add(split.labels[held], gains)
+                measured = measure(begun + averaging * moved)
+                gains, of_believed = (after - before for after, before in zip(measured, untouched, strict=True))
+                self.tallies[options, averaging].add(split.labels[held], gains, of_believed)
 
     def _begin(self, options: FilterOptions, prepared: Prepared, kept: Rows) -> Run:
         """Begin a run that trains on some of the classes and tests on others, by the labels given."""
