@@ -158,6 +158,14 @@ def test_a_gain_is_more_than_chance():
     assert lost.mean == pytest.approx([-0.05, 0.1]) and not lost.supported and lost.splits == 2
 
 
+@pytest.mark.parametrize(("gains", "expected"), [((0.1, 0.1, 0.1), 0.5), ((0.08, 0.1, 0.101), 0.75), ((0, 0, 0.1), 1.0)])
+def test_of_averagings_that_gain_nearly_alike_the_one_that_moves_least_is_taken(gains, expected):
+    found = trials.Trials(Run(TrainingConfig(), prepare(TrainingConfig(), mixture(30), CPU), CPU), silent)
+    found.tallies = {key: tally([gain] * 9) for key, gain in zip(found.tallies, gains, strict=True)}
+    place, supported = found.winner()
+    assert supported and list(found.tallies)[place][1] == expected
+
+
 @pytest.mark.parametrize(("classes", "count", "times"), [(6, 4, {1, 2}), (30, 2, {0, 1})])
 def test_few_classes_are_held_out_in_more_splits(classes, count, times):
     labels = np.repeat(np.arange(classes), 3)

@@ -44,8 +44,9 @@ FEW = 20
 SPLITS, SPLITS_OF_FEW = 2, 4
 # A trial takes this share of the epochs.
 EPOCHS = 1 / 2
-# Averagings that are tried.
+# Averagings that are tried, and the share of the best gain from which on the one that moves least is taken.
 TRIED = (0.5, 0.75, 1.0)
+NEARLY = 0.95
 
 
 def prepare_run(run: Run, report: OnProgress) -> None:
@@ -109,8 +110,12 @@ class Trials:
         """The place of the best of `tallies`, and whether its gain over the untouched features is more than chance."""
         tallies = list(self.tallies.values())
         found = [place for place, tally in enumerate(tallies) if tally.supported] or list(range(len(tallies)))
-        # Of equal ones the last, which has moved more.
-        best = max(found, key=lambda place: (tallies[place].mean[1], place))
+        gains = [float(tally.mean[1]) for tally in tallies]
+        gain = max(gains[place] for place in found)
+        near = [place for place in found if gains[place] >= gain - (1 - NEARLY) * abs(gain)]
+        # The run takes twice the steps of a trial, so that it moves further.
+        averagings = [averaging for _, averaging in self.tallies]
+        best = min(near, key=lambda place: (averagings[place], -gains[place], -place))
         return best, tallies[best].supported
 
     def contestants(self, chosen: int) -> list[dict[str, Any]]:
