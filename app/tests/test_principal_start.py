@@ -158,7 +158,28 @@ def test_a_gain_is_more_than_chance():
     assert lost.mean == pytest.approx([-0.05, 0.1]) and not lost.supported and lost.splits == 2
 
 
-@pytest.mark.parametrize(("gains", "expected"), [((0.1, 0.1, 0.1), 0.5), ((0.08, 0.1, 0.101), 0.75), ((0, 0, 0.1), 1.0)])
+def test_samples_of_held_out_classes_do_not_shape_the_start_of_a_trial():
+    """Wrong labels bring them into the part that it trains on, and its layer would keep what it should lose."""
+    random = np.random.default_rng(1500)
+    labels = np.repeat(np.arange(120), 12)
+    rates = np.exp(0.9 * random.normal(size=(120, 100)))[labels] * random.gamma(5, 0.2, size=(len(labels), 1))
+    counts = random.poisson(1.2 * rates).astype(np.float32)
+    first = np.isin(labels, random.permutation(120)[:60])
+    train, test = (
+        Split(
+            counts[part], np.unique(labels[part], return_inverse=True)[1].astype(np.int64), tuple(map(str, range(60)))
+        )
+        for part in (first, ~first)
+    )
+    data = RetrievalData("counts", train, test)
+    for seed in range(3):
+        run = tried(TrainingConfig(seed=seed), with_wrong_labels(data, "symmetric:0.3", seed))
+        assert run.embedding_size == 100 or run.keeps_features
+
+
+@pytest.mark.parametrize(
+    ("gains", "expected"), [((0.1, 0.1, 0.1), 0.5), ((0.08, 0.1, 0.101), 0.75), ((0, 0, 0.1), 1.0)]
+)
 def test_of_averagings_that_gain_nearly_alike_the_one_that_moves_least_is_taken(gains, expected):
     found = trials.Trials(Run(TrainingConfig(), prepare(TrainingConfig(), mixture(30), CPU), CPU), silent)
     found.tallies = {key: tally([gain] * 9) for key, gain in zip(found.tallies, gains, strict=True)}

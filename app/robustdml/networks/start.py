@@ -51,8 +51,8 @@ class Start:
 
 
 def make_start(features: NDArray[np.floating], width: int, rows: Rows | None = None) -> Start:
-    """Find the axes of features (N, F), or of some rows, at length 1: by the cosine, so nothing is centred."""
-    rows = np.arange(len(features)) if rows is None else rows
+    """Find the axes of features (N, F), or of some rows if there are any, at length 1: by the cosine, not centred."""
+    rows = np.arange(len(features)) if rows is None or not len(rows) else rows
     if len(rows) > MOST_SAMPLES:
         rows = rows[np.linspace(0, len(rows) - 1, MOST_SAMPLES).astype(np.int64)]
     unit = unit_length(torch.from_numpy(np.array(features[rows], dtype=np.float32)))

@@ -183,10 +183,8 @@ class Run:
         features = self.prepared.frozen_features()
         if self.config.embedding_size is not None:
             return make_start(features, self.config.embedding_size)
-        believed = None
-        if features.shape[1] > NARROWEST:
-            believed = np.flatnonzero(self.judge_labels() >= LEAST_QUALITY)
-        start = choose_start(features, self.labels, self.config.seed, believed)
+        rows = np.flatnonzero(self.believed()) if features.shape[1] > NARROWEST else None
+        start = choose_start(features, self.labels, self.config.seed, rows)
         # All processes take the width of the first: last bits may differ.
         width = torch.tensor(float(start.width) if self.world.leads else torch.nan, device=self.device)
         return replace(start, width=int(self.world.merged(width)))
@@ -199,6 +197,11 @@ class Run:
                 found = label_quality(self.prepared.frozen_features(), self.labels)
             self.label_quality = self.world.merged(found.to(self.device)).cpu()
         return self.label_quality
+
+    def believed(self) -> NDArray[np.bool_]:
+        """Say which labels the audit keeps, (N,); all where it keeps none."""
+        keep = (self.judge_labels() >= LEAST_QUALITY).numpy()
+        return keep if keep.any() else ~keep
 
     def judge_by_filter(self, rows: Rows) -> NDArray[np.bool_]:
         """Say which of these labels PRISM keeps by the embeddings before training, (N,); a new filter has to follow."""

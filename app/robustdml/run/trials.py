@@ -140,7 +140,7 @@ class Trials:
         features = np.asarray(data.train.inputs, np.float32)
         prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
         labels = data.test.labels
-        believed = np.flatnonzero(run.judge_labels().numpy()[held] >= LEAST_QUALITY)
+        believed = np.flatnonzero(run.believed()[held])
         # All held-out samples by the labels given, and those alone whose labels the audit keeps.
         parts = [(rows, labels[rows], _some_of_each_class(labels[rows])) for rows in (np.arange(len(held)), believed)]
 
@@ -168,7 +168,9 @@ class Trials:
         run = self.run
         rate = run.config.assumed_noise_rate(run.prepared.data.noise_rate)
         config = replace(run.config, labels="", noise_rate=rate, learning_rate=run.rates[0])
-        start = make_start(prepared.frozen_features(), run.embedding_size)
+        # Wrong labels bring samples of the held-out classes into training: the start must not see them.
+        believed = np.flatnonzero(run.believed()[kept])
+        start = make_start(prepared.frozen_features(), run.embedding_size, believed)
         trial = Run(config, prepared, run.device, run.method, start=start)
         trial.choose(options, averaging=1.0, keeps_features=False)
         if options.kind == AUDIT:
@@ -232,6 +234,6 @@ def filters_to_try(run: Run) -> tuple[list[FilterOptions], float]:
     if len(run.labels) < SAMPLES_FOR_PRISM:
         return [FilterOptions(AUDIT)], 0.0
     rows = np.random.default_rng(run.config.seed).permutation(len(run.labels))[:MOST_SAMPLES]
-    audited = (run.judge_labels()[rows] >= LEAST_QUALITY).numpy()
+    audited = run.believed()[rows]
     overlooked = float((audited & ~run.judge_by_filter(rows)).mean())
     return [replace(asked, on_trial=False) if overlooked > MOST_OVERLOOKED else FilterOptions(AUDIT)], overlooked
