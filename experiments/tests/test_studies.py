@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from experiments.bench import bfloat16_proxies, contrastive_noise, few_classes
+from experiments.bench import bfloat16_proxies, contrastive_noise, drawn_kinds, few_classes
 from experiments.commands.negatives import LABELS, relabelled, tables
 from robustdml.data import RetrievalData, Split, load_data
+from robustdml.retrieval import retrieval_metrics
 
 
 def test_labels_of_each_kind():
@@ -64,3 +65,10 @@ def test_halves_of_few_classes_are_files_to_train_on(tmp_path):
     data = load_data(str(tmp_path / "led7digit-table-10.npz"))
     assert (data.train.num_classes, data.test.num_classes) == (5, 5)
     assert abs(data.train.inputs.mean(0)).max() < 1e-5 < abs(data.test.inputs.mean(0)).max()
+
+
+@pytest.mark.parametrize("draw", drawn_kinds.KINDS)
+def test_features_of_drawn_kinds_tell_their_classes(draw):
+    features, labels = draw(np.random.default_rng(0))
+    found = retrieval_metrics(features.astype(np.float32), labels)
+    assert np.bincount(labels).min() > 2 and 0.5 < found["precision_at_1"] <= 1
