@@ -97,7 +97,7 @@ class Tally:
         return {**gains, **errors, "splits": self.splits, "classes": int((self.counts > 0).sum())}
 
 
-HEAD = ("averaging", "Recall@1", "MAP@R", "classes")
+HEAD = ("filter", "averaging", "Recall@1", "MAP@R", "classes")
 CAPTION = (
     "Gains over the untouched features on held-out training classes by the labels given, points ± standard error. "
     "averaging: weight of the trained layer in its average with the start; classes: held-out classes × splits."
@@ -108,7 +108,8 @@ def rows_of(chosen: dict[str, Any]) -> list[list[str]]:
     """The contestants as a table with the head `HEAD`; the chosen one has a mark."""
     return [
         [
-            ("→ " if one["chosen"] else "") + f"{one['averaging']:.2f}",
+            ("→ " if one["chosen"] else "") + one["filter"],
+            f"{one['averaging']:.2f}",
             *(_points(one, name).replace(" ", "") for name in JUDGED),
             f"{one['classes']} × {one['splits']}",
         ]
@@ -128,7 +129,7 @@ def advice(chosen: dict[str, Any], epochs: int) -> str:
         why = "trials need 4 classes, some of them with two samples and more"
         return f"Kept the features as they are: {why}." if chosen["kept_features"] else f"Nothing was tried: {why}."
     gain = f"{_points(best, JUDGED[1])} points of MAP@R and {_points(best, JUDGED[0])} of Recall@1"
-    what = f"averaging {best['averaging']:g} with filter {chosen['filter']}"
+    what = f"averaging {best['averaging']:g} with filter {best['filter']}"
     if chosen["kept_features"]:
         return (
             "Kept the features as they are: nothing gained more than chance on held-out classes; the best, "

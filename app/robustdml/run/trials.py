@@ -8,6 +8,7 @@ over them is more than chance. Held-out labels may be wrong, so a gain has to sh
 import math
 import time
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from robustdml.data import RetrievalData, Rows, Split
 from robustdml.evaluation import judged
 from robustdml.filters.filter import LEAST_QUALITY
-from robustdml.filters.options import AUDIT, FILTERS, FilterOptions
+from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import Prepared
 from robustdml.networks.start import make_start
@@ -38,7 +39,7 @@ MOST_QUERIES = 600
 MOST_OVERLOOKED = 0.1
 # Fewer samples teach PRISM too little: there it left out many right labels.
 SAMPLES_FOR_PRISM = 1000
-# Fewer classes are few: they are split more often.
+# Fewer classes are few: they are split more often, and training without a filter is tried as well.
 FEW = 20
 SPLITS, SPLITS_OF_FEW = 2, 4
 # A trial takes this share of the epochs.
@@ -72,18 +73,19 @@ def choose(run: Run, report: OnProgress) -> None:
     # All processes take the choice of the first: last bits may differ.
     chosen = torch.tensor(trials.winner(), dtype=torch.float64, device=run.device)
     chosen = run.world.merged(chosen if run.world.leads else torch.full_like(chosen, torch.nan))
-    averaging, supported = chosen.tolist()
+    number, supported = chosen.tolist()
+    options, averaging = list(trials.tallies)[int(number)]
     keep = not supported and run.can_keep_features
-    run.choose(trials.filter, averaging, keep)
+    run.choose(options, averaging, keep)
     found: dict[str, Any] = {
         "kept_features": keep,
-        "filter": trials.filter.kind,
+        "filter": options.kind,
         "start": {"width": run.embedding_size, "measured": run.measured_widths},
         "steps": run.config.epochs * len(run.sampler),
         "raised": run.rates[0] / run.config.network_learning_rate,
         "doubted": 0.0 if run.label_quality is None else float((run.label_quality < LEAST_QUALITY).float().mean()),
         "overlooked": trials.overlooked,
-        "contestants": trials.contestants(averaging),
+        "contestants": trials.contestants(int(number)),
     }
     run.chosen = {**found, "advice": advice(found, run.config.epochs)}
 
@@ -94,8 +96,9 @@ class Trials:
     def __init__(self, run: Run, report: OnProgress) -> None:
         self.run, self.report = run, report
         self.epochs = math.ceil(run.config.epochs * EPOCHS)
-        self.filter, self.overlooked = choose_filter(run)
-        self.tallies = {averaging: Tally(run.prepared.data.train.num_classes) for averaging in TRIED}
+        self.filters, self.overlooked = filters_to_try(run)
+        # By filter and averaging.
+        self.tallies = {key: Tally(run.prepared.data.train.num_classes) for key in product(self.filters, TRIED)}
 
     @property
     def is_plain(self) -> bool:
@@ -103,19 +106,29 @@ class Trials:
         found = self.tallies.values()
         return any(tally.gains_plainly for tally in found) or all(tally.loses_plainly for tally in found)
 
-    def winner(self) -> tuple[float, bool]:
-        """The averaging to take, and whether its gain over the untouched features is more than chance."""
-        found = {a: tally for a, tally in self.tallies.items() if tally.supported} or self.tallies
-        gain = max(float(tally.mean[1]) for tally in found.values())
+    def winner(self) -> tuple[int, bool]:
+        """The place of the best of `tallies`, and whether its gain over the untouched features is more than chance."""
+        tallies = list(self.tallies.values())
+        found = [place for place, tally in enumerate(tallies) if tally.supported] or list(range(len(tallies)))
+        gains = [float(tally.mean[1]) for tally in tallies]
+        gain = max(gains[place] for place in found)
+        near = [place for place in found if gains[place] >= gain - (1 - NEARLY) * abs(gain)]
         # The run takes twice the steps of a trial, so that it moves further.
-        best = min(a for a, tally in found.items() if tally.mean[1] >= gain - (1 - NEARLY) * abs(gain))
-        return best, self.tallies[best].supported
+        averagings = [averaging for _, averaging in self.tallies]
+        best = min(near, key=lambda place: (averagings[place], -gains[place], -place))
+        return best, tallies[best].supported
 
-    def contestants(self, chosen: float) -> list[dict[str, Any]]:
-        """Figures of each averaging; none without a split."""
+    def contestants(self, chosen: int) -> list[dict[str, Any]]:
+        """Figures of each filter and averaging; none without a split."""
         return [
-            {"averaging": averaging, "chosen": averaging == chosen, "supported": tally.supported, **tally.as_dict()}
-            for averaging, tally in self.tallies.items()
+            {
+                "filter": options.kind,
+                "averaging": averaging,
+                "chosen": place == chosen,
+                "supported": tally.supported,
+                **tally.as_dict(),
+            }
+            for place, ((options, averaging), tally) in enumerate(self.tallies.items())
             if tally.splits
         ]
 
@@ -138,18 +151,19 @@ class Trials:
             return [judged(embeddings[rows], of_rows, queries) for rows, of_rows, queries in parts]
 
         untouched = measure(embed(prepared.backbone))
-        trial = self._begin(prepared, kept)
-        begun = embed(trial.embedder)
-        while trial.epoch < self.epochs:
-            trial.train_epoch(lambda what, *done: self.report(f"trial, {what}", *done), (), evaluate=False)
-        # The layer is linear, and so is the average in its weight.
-        moved = embed(trial.embedder) - begun
-        for averaging, tally in self.tallies.items():
-            measured = measure(begun + averaging * moved)
-            gains, of_believed = (after - before for after, before in zip(measured, untouched, strict=True))
-            tally.add(split.labels[held], gains, of_believed)
+        for options in self.filters:
+            trial = self._begin(options, prepared, kept)
+            begun = embed(trial.embedder)
+            while trial.epoch < self.epochs:
+                trial.train_epoch(lambda what, *done: self.report(f"trial, {what}", *done), (), evaluate=False)
+            # The layer is linear, and so is the average in its weight.
+            moved = embed(trial.embedder) - begun
+            for averaging in TRIED:
+                measured = measure(begun + averaging * moved)
+                gains, of_believed = (after - before for after, before in zip(measured, untouched, strict=True))
+                self.tallies[options, averaging].add(split.labels[held], gains, of_believed)
 
-    def _begin(self, prepared: Prepared, kept: Rows) -> Run:
+    def _begin(self, options: FilterOptions, prepared: Prepared, kept: Rows) -> Run:
         """Begin a run that trains on some of the classes and tests on others, by the labels given."""
         run = self.run
         rate = run.config.assumed_noise_rate(run.prepared.data.noise_rate)
@@ -158,8 +172,8 @@ class Trials:
         believed = np.flatnonzero(run.believed()[kept])
         start = make_start(prepared.frozen_features(), run.embedding_size, believed)
         trial = Run(config, prepared, run.device, run.method, start=start)
-        trial.choose(self.filter, averaging=1.0, keeps_features=False)
-        if self.filter.kind == AUDIT:
+        trial.choose(options, averaging=1.0, keeps_features=False)
+        if options.kind == AUDIT:
             trial.label_quality = run.judge_labels()[torch.from_numpy(kept)]
         trial.fit_inputs(self.report)
         return trial
@@ -210,13 +224,16 @@ def num_tried(sizes: NDArray[np.int64]) -> int:
     return min(len(sizes), MOST_CLASSES, max(ENOUGH_CLASSES, affordable))
 
 
-def choose_filter(run: Run) -> tuple[FilterOptions, float]:
-    """The filter to train with, and the share of the labels that the audit keeps and PRISM leaves out."""
+def filters_to_try(run: Run) -> tuple[list[FilterOptions], float]:
+    """The filters among which trials choose, of equally good ones the last; and the share that the audit overlooks."""
     asked = run.config.filter_options
     if not asked.on_trial or asked.kind not in FILTERS:
-        return asked, 0.0
-    if len(np.unique(run.labels)) < FEW or len(run.labels) < SAMPLES_FOR_PRISM:
-        return FilterOptions(AUDIT), 0.0
+        return [asked], 0.0
+    if len(np.unique(run.labels)) < FEW:
+        return [FilterOptions(NO_FILTER), FilterOptions(AUDIT)], 0.0
+    if len(run.labels) < SAMPLES_FOR_PRISM:
+        return [FilterOptions(AUDIT)], 0.0
     rows = np.random.default_rng(run.config.seed).permutation(len(run.labels))[:MOST_SAMPLES]
-    overlooked = float((run.believed()[rows] & ~run.judge_by_filter(rows)).mean())
-    return replace(asked, on_trial=False) if overlooked > MOST_OVERLOOKED else FilterOptions(AUDIT), overlooked
+    audited = run.believed()[rows]
+    overlooked = float((audited & ~run.judge_by_filter(rows)).mean())
+    return [replace(asked, on_trial=False) if overlooked > MOST_OVERLOOKED else FilterOptions(AUDIT)], overlooked
