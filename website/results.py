@@ -86,9 +86,9 @@ def robustness() -> str:
         f"features, {means['Contrastive']} for the contrastive loss, {means[start]} from the same start as `robust`, "
         f"and **{means['Robust']}** for `robust`, the default method of `robustdml train`, which ends more than a "
         f"point below the untouched features in {counts[0]} of {counts[2]} cases by Recall@1 and in {counts[1]} by "
-        f"MAP@R. On halves of further sets of few classes it does in {below_untouched('Recall@1', 'Robust', FEW)} and "
-        f"{below_untouched('MAP@R', 'Robust', FEW)} of {len(cells('MAP@R', 'Robust', FEW))}, on drawn sets of other "
-        f"kinds in {below_untouched('Recall@1', 'Robust', DRAWN)} and {below_untouched('MAP@R', 'Robust', DRAWN)} of "
+        f"MAP@R, on halves of further sets of few classes in {below_untouched('Recall@1', 'Robust', FEW)} and "
+        f"{below_untouched('MAP@R', 'Robust', FEW)} of {len(cells('MAP@R', 'Robust', FEW))}, and on drawn sets of "
+        f"other kinds in {below_untouched('Recall@1', 'Robust', DRAWN)} and {below_untouched('MAP@R', 'Robust', DRAWN)} of "
         f"{len(cells('MAP@R', 'Robust', DRAWN))}."
     )
 
