@@ -88,8 +88,8 @@ def robustness() -> str:
         f"point below the untouched features in {counts[0]} of {counts[2]} cases by Recall@1 and in {counts[1]} by "
         f"MAP@R, on halves of further sets of few classes in {below_untouched('Recall@1', 'Robust', FEW)} and "
         f"{below_untouched('MAP@R', 'Robust', FEW)} of {len(cells('MAP@R', 'Robust', FEW))}, and on drawn sets of "
-        f"other kinds in {below_untouched('Recall@1', 'Robust', DRAWN)} and {below_untouched('MAP@R', 'Robust', DRAWN)} "
-        f"of {len(cells('MAP@R', 'Robust', DRAWN))}."
+        f"other kinds in {below_untouched('Recall@1', 'Robust', DRAWN)} and "
+        f"{below_untouched('MAP@R', 'Robust', DRAWN)} of {len(cells('MAP@R', 'Robust', DRAWN))}."
     )
 
 
