@@ -41,11 +41,12 @@ def label_quality(features: NDArray[np.floating], labels: NDArray[np.int64]) -> 
     rows = torch.linspace(0, count - 1, min(count, CHOOSING_ROWS)).long()
     used = [one.density for pair in weights for one in (pair, flatter(pair))]
     for number in range(ROUNDS):
-        evidence = experts.evidence(torch.arange(count), used)
-        some = evidence.rows(rows)
-        found = [one for kind in (EVENLY, BY_LIKENESS) for one in explain(some, len(classes), kind, weights)]
+        evidence = experts.evidence(rows, used)
+        found = [one for kind in (EVENLY, BY_LIKENESS) for one in explain(evidence, len(classes), kind, weights)]
         best = max(found, key=lambda one: one.mean)
         if len(rows) < count:
+            chosen = [best.weights.density, flatter(best.weights).density]
+            evidence = experts.evidence(torch.arange(count), chosen)
             best = explain_all(evidence, len(classes), best)
         if number < ROUNDS - 1:
             counting = anchored(given, evidence.classes, best.posterior, len(classes))
