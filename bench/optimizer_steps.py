@@ -63,6 +63,8 @@ def memory(shape: Shape, rule: str = "adamw") -> dict[str, float]:
             step()
         peaks.append(resident("VmHWM"))
     return {
+        "process_mb": max(peaks) / 2**20,
+        "inputs_and_gradients_mb": (before - empty) / 2**20,
         "beyond_mb": (peaks[1] - before) / 2**20,
         "bytes_an_element": (max(peaks) - empty) / (shape.C * shape.D),
     }

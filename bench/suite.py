@@ -74,7 +74,7 @@ def timing_rows(content: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 TIMING_HEADER = ("what, shape", "who", "median", "floor", "÷ floor", "÷ ours", "floor's rate")
-MEMORY_HEADER = ("shape", "who", "beyond inputs and gradients", "inputs and gradients", "whole process")
+MEMORY_HEADER = ("shape", "who", "beyond what is held", "held: inputs, gradients, moments", "whole process")
 
 
 def timing_cells(row: dict[str, Any]) -> tuple[str, ...]:

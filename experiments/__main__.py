@@ -11,7 +11,7 @@ from robustdml import cli
 cli.COMMANDS |= {
     "demo": (
         "experiments.commands.demo",
-        "half the labels wrong, four methods, times of the losses, a report: 2–4 minutes on two cores",
+        "half the labels wrong, four methods, times of the losses, a report: 1–4 minutes on two cores",
     ),
     "negatives": (
         "experiments.commands.negatives",
