@@ -87,7 +87,7 @@ def test_the_start_is_as_wide_as_it_must_be_not_to_lose():
     assert not choose_start(strong, labels // 2, 0).measured  # too few classes to measure on
 
 
-def test_wrong_labels_do_not_hide_what_a_narrow_start_loses():
+def test_wrong_labels_do_not_hide_what_a_narrow_start_loses(monkeypatch):
     """Of a third of wrong labels every width finds little, so that no width seems to lose much."""
     random = np.random.default_rng(0)
     labels = np.repeat(np.arange(24), 24)
@@ -101,6 +101,9 @@ def test_wrong_labels_do_not_hide_what_a_narrow_start_loses():
 
     noisy = with_wrong_labels(data, "symmetric:0.4", 0)
     assert choose_start(x, noisy.train.labels, 0).width == 64 and width(noisy) == width(data) == 200
+    # Where the audit would take long and no filter asks for it, labels count as given.
+    monkeypatch.setattr("robustdml.run.run.MOST_JUDGED", 10)
+    assert width(noisy) == 64
 
 
 def test_the_average_lies_between_start_and_end_and_is_what_is_kept(tmp_path):
@@ -172,9 +175,9 @@ def test_samples_of_held_out_classes_do_not_shape_the_start_of_a_trial():
         for part in (first, ~first)
     )
     data = RetrievalData("counts", train, test)
-    for seed in range(3):
-        run = tried(TrainingConfig(seed=seed), with_wrong_labels(data, "symmetric:0.3", seed))
-        assert run.embedding_size == 100 or run.keeps_features
+    runs = [tried(TrainingConfig(seed=seed), with_wrong_labels(data, "symmetric:0.3", seed)) for seed in range(3)]
+    narrow = [run for run in runs if run.embedding_size == 64]
+    assert narrow and all(run.keeps_features for run in narrow)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,8 @@ WEIGHTS = [
 DENSITIES_ALONE = [Weights(0.4, 0.0), Weights(1.0, 0.0)]
 # Rows that explanations are compared on.
 CHOOSING_ROWS = 512
+# Samples × classes up to which start and trials ask for a verdict that no filter needs: it takes a minute or less.
+MOST_JUDGED = 5 * 10**8
 
 
 @torch.no_grad()

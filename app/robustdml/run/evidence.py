@@ -71,10 +71,10 @@ class Tally:
 
     @property
     def supported(self) -> bool:
-        """Whether MAP@R gains more than chance, and among believed labels anything; and Recall@1 loses but by chance.
+        """Whether MAP@R gains more than chance and loses nothing among believed labels, and Recall@1 but by chance.
 
-        Wrong labels that resemble the right ones make merged classes look like a gain. Believed labels alone do not
-        tell either: they are those that agree with the features.
+        Where wrong labels are those of similar classes, merged classes look like a gain. Believed labels alone do not
+        tell either: they agree with the features.
         """
         gains = self.mean[1] > 0 and self.mean[1] >= self.needed and self.believed_gain >= 0
         return bool(gains and self.mean[0] >= -LOSS * self.error[0])

@@ -19,7 +19,7 @@ from robustdml.data.image_files import batches_of
 from robustdml.data.samplers import ClassBalancedSampler, RandomSampler
 from robustdml.errors import UsageError
 from robustdml.filters.filter import KEPT, LEAST_QUALITY, AuditFilter, PrismFilter
-from robustdml.filters.label_quality import label_quality
+from robustdml.filters.label_quality import MOST_JUDGED, label_quality
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.loss_inputs import LOSS_INPUTS, Training
 from robustdml.methods import METHODS, Method
@@ -199,7 +199,9 @@ class Run:
         return self.label_quality
 
     def believed(self) -> NDArray[np.bool_]:
-        """Say which labels the audit keeps, (N,); all where it keeps none."""
+        """Say which labels the audit keeps, (N,); all where it keeps none, or is not asked yet and would take long."""
+        if self.label_quality is None and len(self.labels) * self.prepared.data.train.num_classes > MOST_JUDGED:
+            return np.ones(len(self.labels), dtype=bool)
         keep = (self.judge_labels() >= LEAST_QUALITY).numpy()
         return keep if keep.any() else ~keep
 

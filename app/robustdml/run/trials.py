@@ -234,6 +234,6 @@ def filters_to_try(run: Run) -> tuple[list[FilterOptions], float]:
     if len(run.labels) < SAMPLES_FOR_PRISM:
         return [FilterOptions(AUDIT)], 0.0
     rows = np.random.default_rng(run.config.seed).permutation(len(run.labels))[:MOST_SAMPLES]
-    audited = run.believed()[rows]
+    audited = (run.judge_labels()[rows] >= LEAST_QUALITY).numpy()
     overlooked = float((audited & ~run.judge_by_filter(rows)).mean())
     return [replace(asked, on_trial=False) if overlooked > MOST_OVERLOOKED else FilterOptions(AUDIT)], overlooked
