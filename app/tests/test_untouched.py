@@ -173,7 +173,8 @@ def test_the_evidence_is_told_in_metrics_terminal_and_report(tmp_path, capsys):
     assert best["supported"] and not chosen["kept_features"]
     assert (chosen["filter"], best["averaging"]) == (result.summary["filter"], result.summary["averaging"])
     assert best["splits"] == 2 and best["classes"] == 16 and best["mean_average_precision_at_r_error"] > 0
-    assert [one["averaging"] for one in chosen["contestants"]] == list(trials.TRIED)
+    assert result.summary["learning_rate"] == best["learning_rate"] == pytest.approx(18e-3)
+    assert [one["averaging"] for one in chosen["contestants"]] == 2 * list(trials.TRIED)
     assert chosen["steps"] == 12 and 0.05 < chosen["doubted"] < 0.4
     page = render_run(result, data)
     for text in ("What was chosen", chosen["advice"], "→ "):

@@ -14,6 +14,9 @@ from robustdml.filters.options import FILTERS, NO_FILTER
 CHANCE = 0.03
 # Standard errors that Recall@1 may lose.
 LOSS = 2.0
+# Held-out classes that have to change, or half of them where they are fewer: errors of a few that change by chance,
+# where the labels are too wrong to find anything by, are no errors.
+FEWEST_CHANGED = 20
 # Times the needed gain, and held-out classes, from which on more splits are not asked.
 PLAIN, MANY = 2.0, 15
 # Share of doubted labels that a run without a filter mentions.
@@ -76,8 +79,9 @@ class Tally:
         Where wrong labels are those of similar classes, merged classes look like a gain. Believed labels alone do not
         tell either: they agree with the features.
         """
+        changed, tested = np.count_nonzero(self.sums[:, 1]), np.count_nonzero(self.counts)
         gains = self.mean[1] > 0 and self.mean[1] >= self.needed and self.believed_gain >= 0
-        return bool(gains and self.mean[0] >= -LOSS * self.error[0])
+        return bool(gains and self.mean[0] >= -LOSS * self.error[0] and changed >= min(FEWEST_CHANGED, tested / 2))
 
     @property
     def gains_plainly(self) -> bool:
@@ -97,7 +101,7 @@ class Tally:
         return {**gains, **errors, "splits": self.splits, "classes": int((self.counts > 0).sum())}
 
 
-HEAD = ("filter", "averaging", "Recall@1", "MAP@R", "classes")
+HEAD = ("filter", "learning rate", "averaging", "Recall@1", "MAP@R", "classes")
 CAPTION = (
     "Gains over the untouched features on held-out training classes by the labels given, points ± standard error. "
     "averaging: weight of the trained layer in its average with the start; classes: held-out classes × splits."
@@ -109,6 +113,7 @@ def rows_of(chosen: dict[str, Any]) -> list[list[str]]:
     return [
         [
             ("→ " if one["chosen"] else "") + one["filter"],
+            f"{one['learning_rate']:.2g}",
             f"{one['averaging']:.2f}",
             *(_points(one, name).replace(" ", "") for name in JUDGED),
             f"{one['classes']} × {one['splits']}",

@@ -1,4 +1,4 @@
-"""Trial runs on some of the training classes choose the averaging by the other classes.
+"""Trial runs on some of the training classes choose learning rate and averaging by the other classes.
 
 The averaging is the weight of the trained embedding layer in its average with its start, as in Wortsman et al., "Robust
 fine-tuning of zero-shot models", CVPR 2022. All are compared with the untouched features, which are kept unless a gain
@@ -44,9 +44,12 @@ FEW = 20
 SPLITS, SPLITS_OF_FEW = 2, 4
 # A trial takes this share of the epochs.
 EPOCHS = 1 / 2
-# Averagings that are tried, and the share of the best gain from which on the one that moves least is taken.
+# Averagings that are tried, and the share of the best gain from which on what moves least is taken.
 TRIED = (0.5, 0.75, 1.0)
 NEARLY = 0.95
+# Factor of the learning rate that is tried as well where the run has few steps. A trial has about a third of them: in a
+# longer run what suits the trial goes too far.
+FASTER, FEW_STEPS = 3.0, 300
 
 
 def prepare_run(run: Run, report: OnProgress) -> None:
@@ -74,9 +77,10 @@ def choose(run: Run, report: OnProgress) -> None:
     chosen = torch.tensor(trials.winner(), dtype=torch.float64, device=run.device)
     chosen = run.world.merged(chosen if run.world.leads else torch.full_like(chosen, torch.nan))
     number, supported = chosen.tolist()
-    options, averaging = list(trials.tallies)[int(number)]
+    options, factor, averaging = list(trials.tallies)[int(number)]
     keep = not supported and run.can_keep_features
     run.choose(options, averaging, keep)
+    run.rates[0] *= factor
     found: dict[str, Any] = {
         "kept_features": keep,
         "filter": options.kind,
@@ -94,11 +98,13 @@ class Trials:
     """Trial runs, and what they have found."""
 
     def __init__(self, run: Run, report: OnProgress) -> None:
-        self.run, self.report = run, report
+        self.run, self.report, self.rate = run, report, run.rates[0]
         self.epochs = math.ceil(run.config.epochs * EPOCHS)
         self.filters, self.overlooked = filters_to_try(run)
-        # By filter and averaging.
-        self.tallies = {key: Tally(run.prepared.data.train.num_classes) for key in product(self.filters, TRIED)}
+        self.factors = factors_to_try(run)
+        # By filter, factor of the learning rate, and averaging.
+        keys = product(self.filters, self.factors, TRIED)
+        self.tallies = {key: Tally(run.prepared.data.train.num_classes) for key in keys}
 
     @property
     def is_plain(self) -> bool:
@@ -114,21 +120,22 @@ class Trials:
         gain = max(gains[place] for place in found)
         near = [place for place in found if gains[place] >= gain - (1 - NEARLY) * abs(gain)]
         # The run takes twice the steps of a trial, so that it moves further.
-        averagings = [averaging for _, averaging in self.tallies]
-        best = min(near, key=lambda place: (averagings[place], -gains[place], -place))
+        moves = [factor * averaging for _, factor, averaging in self.tallies]
+        best = min(near, key=lambda place: (moves[place], -gains[place], -place))
         return best, tallies[best].supported
 
     def contestants(self, chosen: int) -> list[dict[str, Any]]:
-        """Figures of each filter and averaging; none without a split."""
+        """Figures of each filter, learning rate and averaging; none without a split."""
         return [
             {
                 "filter": options.kind,
+                "learning_rate": self.rate * factor,
                 "averaging": averaging,
                 "chosen": place == chosen,
                 "supported": tally.supported,
                 **tally.as_dict(),
             }
-            for place, ((options, averaging), tally) in enumerate(self.tallies.items())
+            for place, ((options, factor, averaging), tally) in enumerate(self.tallies.items())
             if tally.splits
         ]
 
@@ -151,8 +158,8 @@ class Trials:
             return [judged(embeddings[rows], of_rows, queries) for rows, of_rows, queries in parts]
 
         untouched = measure(embed(prepared.backbone))
-        for options in self.filters:
-            trial = self._begin(options, prepared, kept)
+        for options, factor in product(self.filters, self.factors):
+            trial = self._begin(options, prepared, kept, factor)
             begun = embed(trial.embedder)
             while trial.epoch < self.epochs:
                 trial.train_epoch(lambda what, *done: self.report(f"trial, {what}", *done), (), evaluate=False)
@@ -161,13 +168,13 @@ class Trials:
             for averaging in TRIED:
                 measured = measure(begun + averaging * moved)
                 gains, of_believed = (after - before for after, before in zip(measured, untouched, strict=True))
-                self.tallies[options, averaging].add(split.labels[held], gains, of_believed)
+                self.tallies[options, factor, averaging].add(split.labels[held], gains, of_believed)
 
-    def _begin(self, options: FilterOptions, prepared: Prepared, kept: Rows) -> Run:
+    def _begin(self, options: FilterOptions, prepared: Prepared, kept: Rows, factor: float) -> Run:
         """Begin a run that trains on some of the classes and tests on others, by the labels given."""
         run = self.run
         rate = run.config.assumed_noise_rate(run.prepared.data.noise_rate)
-        config = replace(run.config, labels="", noise_rate=rate, learning_rate=run.rates[0])
+        config = replace(run.config, labels="", noise_rate=rate, learning_rate=self.rate * factor)
         # Wrong labels bring samples of the held-out classes into training: the start must not see them.
         believed = np.flatnonzero(run.believed()[kept])
         start = make_start(prepared.frozen_features(), run.embedding_size, believed)
@@ -237,3 +244,10 @@ def filters_to_try(run: Run) -> tuple[list[FilterOptions], float]:
     audited = (run.judge_labels()[rows] >= LEAST_QUALITY).numpy()
     overlooked = float((audited & ~run.judge_by_filter(rows)).mean())
     return [replace(asked, on_trial=False) if overlooked > MOST_OVERLOOKED else FilterOptions(AUDIT)], overlooked
+
+
+def factors_to_try(run: Run) -> tuple[float, ...]:
+    """Factors of the learning rate: of one that is named, with few classes and in long runs none but 1."""
+    few_steps = run.config.epochs * len(run.sampler) <= FEW_STEPS
+    free = run.config.learning_rate is None and len(np.unique(run.labels)) >= FEW
+    return (1.0, FASTER) if few_steps and free else (1.0,)
