@@ -78,7 +78,7 @@ class _Moved(torch.autograd.Function):
     @staticmethod
     def forward(ctx, anchors, candidates, original, cosines, distances):
         ctx.save_for_backward(anchors, candidates)
-        ctx.original, ctx.cosines, ctx.distances = original, cosines, distances
+        ctx.original, ctx.cosines, ctx.distances, ctx.scale = original, cosines, distances, 1.0
         values = original(anchors, candidates)
         if not cosines.delta:
             return values
@@ -87,6 +87,8 @@ class _Moved(torch.autograd.Function):
             # d = √(2 − 2s); a small one is made of the difference of the rows, and right within ε of itself.
             direct = values < DIRECT_BELOW[cosines.compute]
             moves = torch.where(direct, moves * values, -moves / values.clamp(min=DIRECT_BELOW[cosines.compute]))
+            # The gradient is divided by the distance that was found.
+            ctx.scale = torch.where(values == 0, 1, values / (values + moves))
         return values + moves
 
     @staticmethod
@@ -105,7 +107,7 @@ class _Moved(torch.autograd.Function):
             )
         with torch.enable_grad():
             leaves = [anchors.detach().requires_grad_(), candidates.detach().requires_grad_()]
-            return (*torch.autograd.grad(ctx.original(*leaves), leaves, G), *[None] * 3)
+            return (*torch.autograd.grad(ctx.original(*leaves), leaves, G * ctx.scale), *[None] * 3)
 
 
 def _inverse_lengths(rows: Tensor) -> Tensor:
