@@ -109,7 +109,7 @@ def test_the_memory_of_mcl_is_that_of_the_filter(noisy):
     configs = [replace(FILTERED, filter=FilterOptions(kind)) for kind in ("none", "prism-average")]
     alone, filtered = (Run(config, prepare(config, noisy, CPU), CPU) for config in configs)
     for run in (alone, filtered):
-        run.train_epoch(silent, ())
+        run.take_steps(silent, ())
     assert alone.inputs["memory"].module.enqueued == 7 * 32
     assert filtered.inputs["memory"].module is None
     bank = filtered.filter.bank
@@ -173,7 +173,8 @@ def test_a_memory_of_half_the_bytes_judges_alike(noisy):
         config = replace(FILTERED, method="contrastive", filter=options, epochs=6)
         found[dtype] = Run(config, prepare(config, noisy, CPU), CPU)
         for _ in range(config.epochs):
-            found[dtype].train_epoch(silent, ())
+            found[dtype].take_steps(silent, ())
+            found[dtype].end_epoch({})
     rows = [run.filter.bank.features for run in found.values()]
     assert rows[0].dtype == torch.float32 and rows[1].dtype == torch.bfloat16 and rows[0].shape == rows[1].shape
     whole, half = (run.history[-1] for run in found.values())

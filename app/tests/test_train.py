@@ -19,7 +19,7 @@ from robustdml.methods import METHODS
 from robustdml.methods.anchors import AnchorOptions, SmoothOptions
 from robustdml.networks.preparation import prepare
 from robustdml.options import OptionSet
-from robustdml.progress import Recorder
+from robustdml.progress import Recorder, silent
 from robustdml.run.preemption import EndSignals
 from robustdml.run.run import Run
 from robustdml.train import train
@@ -191,7 +191,8 @@ def test_rates_follow_warm_up_and_cosine_and_the_backbone_has_its_own(tiny_image
     run, rates = Run(config, prepare(config, tiny_images, torch.device("cpu")), torch.device("cpu")), []
     monkeypatch.setattr(run.optimizer, "step", lambda: rates.append([one["lr"] for one in run.optimizer.param_groups]))
     for _ in range(config.epochs):
-        run.train_epoch(lambda *_: None, (), evaluate=False)
+        run.take_steps(silent, ())
+        run.next_epoch({})
     steps = len(run.sampler)
     factors = np.array(rates)[:, 2]
     np.testing.assert_allclose(rates, factors[:, None] * [4.0, 2.0, 1.0])

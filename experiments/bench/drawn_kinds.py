@@ -1,4 +1,4 @@
-"""Drawn sets of 50 to 200 classes of eight kinds, half of them for training: features that need little of it.
+"""Drawn sets of 50 to 700 classes of ten kinds, half of them for training: features of eight need little of it.
 
 ``python -m experiments.bench.drawn_kinds FOLDER`` writes them as files for ``python -m experiments compare --data``.
 Others, drawn with other seeds, served for choosing the filter, the start and the trials of `robust`.
@@ -75,6 +75,19 @@ def sequences(random: np.random.Generator) -> Samples:
     return np.stack(rows), np.repeat(np.arange(50), 20)
 
 
+def pairs_of_samples(random: np.random.Generator) -> Samples:
+    return small_classes(random, even(700, 2))
+
+
+def small_classes(random: np.random.Generator, sizes: np.ndarray | None = None) -> Samples:
+    """Classes of two to five samples, under a nuisance in as many directions: they need training, of few steps."""
+    sizes = random.integers(2, 6, 500) if sizes is None else sizes
+    labels = np.repeat(np.arange(len(sizes)), sizes)
+    turn = np.linalg.qr(random.normal(size=(72, 72)))[0]
+    means = random.normal(size=(len(sizes), 20))[labels] + 0.5 * random.normal(size=(len(labels), 20))
+    return means @ turn[:20] + 0.9 * random.normal(size=(len(labels), 28)) @ turn[20:48], labels
+
+
 def _mutated(random: np.random.Generator, sequence: np.ndarray, rate: float) -> np.ndarray:
     return np.where(random.random(len(sequence)) < rate, random.integers(BASES, size=len(sequence)), sequence)
 
@@ -88,6 +101,8 @@ KINDS: tuple[Callable[[np.random.Generator], Samples], ...] = (
     families_of_unequal_size,
     activations,
     sequences,
+    pairs_of_samples,
+    small_classes,
 )
 
 

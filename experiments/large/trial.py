@@ -23,6 +23,7 @@ from robustdml.data import RetrievalData, Split
 from robustdml.networks.preparation import prepare
 from robustdml.noise import with_wrong_labels
 from robustdml.progress import Recorder, progress_bar
+from robustdml.retrieval import retrieval_metrics
 from robustdml.run.run import Run
 from robustdml.run.trials import prepare_run
 
@@ -102,7 +103,8 @@ def _train(contender: Contender, config: TrainingConfig, data: RetrievalData, re
     prepare_run(training, report)
     while training.epoch < config.epochs:
         clock.start_epoch()
-        training.train_epoch(report, [clock])
+        training.take_steps(report, [clock])
+        training.end_epoch(training.evaluate(retrieval_metrics))
     return training, clock
 
 

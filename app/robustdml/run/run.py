@@ -27,7 +27,6 @@ from robustdml.networks.models import Embedder, apply_in_batches, as_tensor, emb
 from robustdml.networks.preparation import Prepared
 from robustdml.networks.start import FEWEST_CLASSES, NARROWEST, Start, choose_start, make_start
 from robustdml.progress import OnProgress, Recorder
-from robustdml.retrieval import retrieval_metrics
 from robustdml.run.audited_labels import use_audit
 from robustdml.run.sample_log import SampleLog
 from robustdml.world import ALONE, World, load_optimizer, whole
@@ -217,11 +216,6 @@ class Run:
             kept[own] = keep.float()
         return np.asarray(self.world.merged(kept)[rows].cpu() == 1)
 
-    def train_epoch(self, report: OnProgress, recorders: Sequence[Recorder], evaluate: bool = True) -> None:
-        """Pass over the batches once, then evaluate on the test split and add a record to the history."""
-        self.take_steps(report, recorders)
-        self.end_epoch(self.evaluate(retrieval_metrics) if evaluate else {})
-
     def take_steps(
         self, report: OnProgress, recorders: Sequence[Recorder], pause: Callable[[], None] = lambda: None
     ) -> None:
@@ -258,7 +252,7 @@ class Run:
             raise UsageError(f"the loss of epoch {self.epoch + 1} is {loss}: try a smaller learning rate or amp none")
 
     def end_epoch(self, metrics: dict[str, float]) -> None:
-        """Add a record of the epoch, with these metrics, to the history."""
+        """Make a record of the epoch, with these metrics and what the log holds."""
         loss = float(self.under_way.total) / max(self.under_way.taken, 1)
         record = {"epoch": self.epoch + 1, "loss": loss, "seconds": self.under_way.seconds, **metrics}
         margins = getattr(self.loss, "margins", None)
@@ -270,6 +264,10 @@ class Run:
             record |= source.record()
         if isinstance(self.filter, PrismFilter):
             record |= self.filter.record()
+        self.next_epoch(record)
+
+    def next_epoch(self, record: dict[str, float]) -> None:
+        """Add a record of the epoch to the history."""
         self.history.append(record)
         self.under_way = UnderWay()
 

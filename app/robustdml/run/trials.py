@@ -159,10 +159,13 @@ class Trials:
 
         untouched = measure(embed(prepared.backbone))
         for options, factor in product(self.filters, self.factors):
+            if all(self.tallies[options, factor, averaging].loses_plainly for averaging in TRIED):
+                continue
             trial = self._begin(options, prepared, kept, factor)
             begun = embed(trial.embedder)
             while trial.epoch < self.epochs:
-                trial.train_epoch(lambda what, *done: self.report(f"trial, {what}", *done), (), evaluate=False)
+                trial.take_steps(lambda what, *done: self.report(f"trial, {what}", *done), ())
+                trial.next_epoch({})
             # The layer is linear, and so is the average in its weight.
             moved = embed(trial.embedder) - begun
             for averaging in TRIED:
