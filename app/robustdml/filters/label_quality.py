@@ -22,8 +22,8 @@ WEIGHTS = [
     for pair in ((0.0, 1.0), (0.0, 2.6), (0.1, 1.0), (0.2, 1.6), (0.4, 0.3), (0.4, 1.0), (1.0, 0.0), (1.0, 1.0))
 ]
 DENSITIES_ALONE = [Weights(0.4, 0.0), Weights(1.0, 0.0)]
-# Rows that explanations are compared on.
-CHOOSING_ROWS = 512
+# Rows that explanations are compared on, and samples of which all are asked about at once.
+CHOOSING_ROWS, FEW_SAMPLES = 512, 2048
 # Samples × classes up to which start and trials ask for a verdict that no filter needs: it takes a minute or less.
 MOST_JUDGED = 5 * 10**8
 
@@ -40,15 +40,17 @@ def label_quality(features: NDArray[np.floating], labels: NDArray[np.int64]) -> 
     given, count = torch.from_numpy(numbers.astype(np.int64)), len(labels)
     experts = Experts(principal_rows(features), given, len(classes))
     weights = DENSITIES_ALONE if experts.votes is None else WEIGHTS
-    rows = torch.linspace(0, count - 1, min(count, CHOOSING_ROWS)).long()
+    everyone, rows = torch.arange(count), torch.linspace(0, count - 1, min(count, CHOOSING_ROWS)).long()
     used = [one.density for pair in weights for one in (pair, flatter(pair))]
     for number in range(ROUNDS):
-        evidence = experts.evidence(rows, used)
-        found = [one for kind in (EVENLY, BY_LIKENESS) for one in explain(evidence, len(classes), kind, weights)]
+        evidence = experts.evidence(everyone if count <= FEW_SAMPLES else rows, used)
+        some = evidence.rows(rows) if count <= FEW_SAMPLES else evidence
+        found = [one for kind in (EVENLY, BY_LIKENESS) for one in explain(some, len(classes), kind, weights)]
         best = max(found, key=lambda one: one.mean)
-        if len(rows) < count:
+        if count > FEW_SAMPLES:
             chosen = [best.weights.density, flatter(best.weights).density]
-            evidence = experts.evidence(torch.arange(count), chosen)
+            evidence = experts.evidence(everyone, chosen)
+        if count > len(rows):
             best = explain_all(evidence, len(classes), best)
         if number < ROUNDS - 1:
             counting = anchored(given, evidence.classes, best.posterior, len(classes))

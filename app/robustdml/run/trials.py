@@ -21,7 +21,7 @@ from robustdml.filters.filter import LEAST_QUALITY
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import Prepared
-from robustdml.networks.start import make_start
+from robustdml.networks.start import Start, make_start
 from robustdml.progress import OnProgress
 from robustdml.run.evidence import Tally, advice
 from robustdml.run.run import Run
@@ -157,11 +157,13 @@ class Trials:
         def measure(embeddings: NDArray[np.float32]) -> list[NDArray[np.float64]]:
             return [judged(embeddings[rows], of_rows, queries) for rows, of_rows, queries in parts]
 
+        # Wrong labels bring samples of the held-out classes into training: the start must not see them.
+        start = make_start(features, run.embedding_size, np.flatnonzero(run.believed()[kept]))
         untouched = measure(embed(prepared.backbone))
         for options, factor in product(self.filters, self.factors):
             if all(self.tallies[options, factor, averaging].loses_plainly for averaging in TRIED):
                 continue
-            trial = self._begin(options, prepared, kept, factor)
+            trial = self._begin(options, factor, prepared, kept, start)
             begun = embed(trial.embedder)
             while trial.epoch < self.epochs:
                 trial.take_steps(lambda what, *done: self.report(f"trial, {what}", *done), ())
@@ -173,14 +175,11 @@ class Trials:
                 gains, of_believed = (after - before for after, before in zip(measured, untouched, strict=True))
                 self.tallies[options, factor, averaging].add(split.labels[held], gains, of_believed)
 
-    def _begin(self, options: FilterOptions, prepared: Prepared, kept: Rows, factor: float) -> Run:
+    def _begin(self, options: FilterOptions, factor: float, prepared: Prepared, kept: Rows, start: Start) -> Run:
         """Begin a run that trains on some of the classes and tests on others, by the labels given."""
         run = self.run
         rate = run.config.assumed_noise_rate(run.prepared.data.noise_rate)
         config = replace(run.config, labels="", noise_rate=rate, learning_rate=self.rate * factor)
-        # Wrong labels bring samples of the held-out classes into training: the start must not see them.
-        believed = np.flatnonzero(run.believed()[kept])
-        start = make_start(prepared.frozen_features(), run.embedding_size, believed)
         trial = Run(config, prepared, run.device, run.method, start=start)
         trial.choose(options, averaging=1.0, keeps_features=False)
         if options.kind == AUDIT:
