@@ -42,13 +42,13 @@ SAMPLES_FOR_PRISM = 1000
 # Fewer classes are few: they are split more often, and training without a filter is tried as well.
 FEW = 20
 SPLITS, SPLITS_OF_FEW = 2, 4
-# A trial takes this share of the epochs.
-EPOCHS = 1 / 2
+# A trial takes this share of the epochs, and of few classes that.
+EPOCHS, EPOCHS_OF_FEW = 0.4, 0.5
 # Averagings that are tried, and the share of the best gain from which on what moves least is taken.
 TRIED = (0.5, 0.75, 1.0)
 NEARLY = 0.95
-# Factor of the learning rate that is tried as well where the run has few steps. A trial has about a third of them: in a
-# longer run what suits the trial goes too far.
+# Factor of the learning rate that is tried as well where the run has few steps. A trial has about a quarter of them: in
+# a longer run what suits the trial goes too far.
 FASTER, FEW_STEPS = 3.0, 300
 
 
@@ -99,7 +99,8 @@ class Trials:
 
     def __init__(self, run: Run, report: OnProgress) -> None:
         self.run, self.report, self.rate = run, report, run.rates[0]
-        self.epochs = math.ceil(run.config.epochs * EPOCHS)
+        few = len(np.unique(run.labels)) < FEW
+        self.epochs = math.ceil(run.config.epochs * (EPOCHS_OF_FEW if few else EPOCHS))
         self.filters, self.overlooked = filters_to_try(run)
         self.factors = factors_to_try(run)
         # By filter, factor of the learning rate, and averaging.
@@ -119,7 +120,7 @@ class Trials:
         gains = [float(tally.mean[1]) for tally in tallies]
         gain = max(gains[place] for place in found)
         near = [place for place in found if gains[place] >= gain - (1 - NEARLY) * abs(gain)]
-        # The run takes twice the steps of a trial, so that it moves further.
+        # The run takes more steps than a trial, so that it moves further.
         moves = [factor * averaging for _, factor, averaging in self.tallies]
         best = min(near, key=lambda place: (moves[place], -gains[place], -place))
         return best, tallies[best].supported
