@@ -113,7 +113,8 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     labels that are mixed up at random.
 
     Rows are scaled to length 1. The result is deterministic. Memory: N×min(F, 256) floats beside the features, and some
-    2 KB a sample. Up to 100,000 samples their neighbours are asked, which takes N² cosines.
+    2 KB a sample. Up to 100,000 samples their neighbours are asked, which takes N² cosines. Where samples × classes
+    exceed 5·10⁸, each sample is compared with its 32 nearest classes, and 256 drawn ones stand for all others.
 
     Source of the method: `robustdml.audit.rounds`.
 

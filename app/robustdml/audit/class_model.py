@@ -94,9 +94,9 @@ class ClassModel:
         """Rows in the coordinates of the model."""
         return (X - self.origin) @ self.transform
 
-    def log_densities(self) -> Callable[[Tensor], Tensor]:
-        """Return a function that gives the log-densities of rows (B, D) under all classes, (B, C), by two products."""
-        mean, variance = self._posterior(self.counts[:, None], self.sums)
+    def log_densities(self, of: Tensor | slice = slice(None)) -> Callable[[Tensor], Tensor]:
+        """Return a function that gives log-densities of rows (B, D) under all classes or some, (B, C)."""
+        mean, variance = self._posterior(self.counts[of, None], self.sums[of])
         constant = -0.5 * (variance.log() + mean.square() / variance).sum(1)
         quadratic, linear = (-0.5 / variance).T.contiguous(), (mean / variance).T.contiguous()
         return lambda Z: torch.addmm(constant, Z, linear).addmm_(Z.square(), quadratic)

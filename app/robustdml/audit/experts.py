@@ -16,8 +16,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from robustdml.audit.candidates import DRAWN, LISTED, AllClasses, SomeClasses, candidates, shortlist
 from robustdml.audit.class_model import ClassModel, Moments
-from robustdml.audit.features import block_of, blocks
+from robustdml.audit.features import block_of, blocks, lifted
 from robustdml.audit.tails import independent_share, no_class
 from robustdml_ops.ops import nearest
 
@@ -31,8 +32,8 @@ MOST_WITH_NEIGHBOURS = 100_000
 NO_VOTE = 0.3
 # Factor of the share of independent dimensions by which tails are judged: chosen on validation letters.
 TAIL_SHARPNESS = 1.35
-# Length of the common column that makes cosines of distances, in root mean squares of the rows.
-FAR = 4.0
+# Samples by which that share is estimated.
+SHARPNESS_ROWS = 4096
 # Samples × features × classes up to which a logistic regression is cheap, its steps, and the least log-probability.
 MOST_LOGISTIC, STEPS, LEAST_LOGIT = 2 * 10**7, 25, -9.0
 
@@ -48,8 +49,7 @@ class Votes(NamedTuple):
         """Find the neighbours by distance; None where there are too many samples."""
         if len(X) > MOST_WITH_NEIGHBOURS or len(X) < 2:
             return None
-        far = X.square().sum(1).mean().sqrt().clamp(min=1e-6) * FAR
-        rows = torch.cat([X, far.expand(len(X), 1)], 1)
+        rows, _ = lifted(X, X)
         found = nearest(rows, rows, min(NEIGHBOURS, len(X) - 1), exclude_self=True)
         distance = (2 - 2 * found.values).clamp(min=0)
         fifth = distance[:, min(4, distance.shape[1] - 1), None].clamp(min=1e-9)
@@ -124,6 +124,9 @@ class Experts:
         ]
         whole = Moments.of(self.X, classes, weights, self.num_classes)
         self.models = [ClassModel.fit(whole, part) for part in parts]
+        # Which model lists the classes hardly matters.
+        self.listed = shortlist(self.X, self.models[0])
+        self.sharpness = [self._sharpness(model) for model in self.models]
         if self.columns is not None and self.columns.numel() * self.num_classes <= MOST_LOGISTIC:
             self.logits, self._coefficients = regress(
                 self.columns, classes, weights, self.fold, self.num_classes, self._coefficients
@@ -140,14 +143,35 @@ class Experts:
         parts = []
         for number, model in enumerate(self.models):
             inside = order[self.fold[rows[order]] == number]
-            sharpness = min(1.0, TAIL_SHARPNESS * independent_share(self.X, model, self.classes, self.weights))
             parts += [
-                self._ask(rows[inside[block]], labels[inside[block]], model, sharpness, used)
-                for block in blocks(len(inside), block_of(self.num_classes))
+                self._ask(rows[inside[block]], labels[inside[block]], model, self.sharpness[number], used)
+                for block in blocks(len(inside), self._at_a_time)
             ]
         back = torch.argsort(order)
         joined = [torch.cat(part)[back] for part in zip(*parts, strict=True)]
         return Evidence(used, *joined)
+
+    @property
+    def _at_a_time(self) -> int:
+        """Rows whose densities are in memory at a time."""
+        return block_of(self.num_classes if self.listed is None else LISTED + DRAWN)
+
+    def _candidates(self, rows: Tensor, Z: Tensor, model: ClassModel, log_share: Tensor) -> AllClasses | SomeClasses:
+        return candidates(Z, model, log_share, None if self.listed is None else self.listed[rows])
+
+    def _own(self, rows: Tensor, classes: Tensor) -> Tensor:
+        """By how much some rows count for classes (n, K)."""
+        return (classes[:, :, None] == self.classes[rows, None]).mul(self.weights[rows, None]).sum(2)
+
+    def _sharpness(self, model: ClassModel) -> float:
+        rows = torch.linspace(0, len(self.X) - 1, min(len(self.X), SHARPNESS_ROWS)).long()
+        distances = []
+        for block in blocks(len(rows), self._at_a_time):
+            chosen = rows[block]
+            Z = model.coordinates(self.X[chosen])
+            densest = self._candidates(chosen, Z, model, torch.zeros(self.num_classes)).densest(1)
+            distances.append(model.without_own(Z, densest, self._own(chosen, densest))[1][:, 0])
+        return min(1.0, TAIL_SHARPNESS * independent_share(torch.cat(distances), Z.shape[1]))
 
     def _ask(
         self, rows: Tensor, given: Tensor, model: ClassModel, sharpness: float, used: tuple[float, ...]
@@ -155,15 +179,14 @@ class Experts:
         share = torch.bincount(self.labels, minlength=self.num_classes) + 0.5
         prior = (share / share.sum()).log()
         Z = model.coordinates(self.X[rows])
-        all_densities = model.log_densities()(Z).add_(prior)
-        chosen = [given[:, None], all_densities.topk(min(DENSEST, self.num_classes), 1).indices]
+        found = self._candidates(rows, Z, model, prior)
+        chosen = [given[:, None], found.densest(DENSEST)]
         if self.votes is not None:
             chosen.append(self.votes.labels[rows, :MOST_VOTED])
         if self.logits is not None:
             chosen.append(self.logits[rows].topk(min(LIKELIEST, self.num_classes), 1).indices)
         near = torch.cat(chosen, 1)
-        own = (near[:, :, None] == self.classes[rows, None]).mul(self.weights[rows, None]).sum(2)
-        density, distance = model.without_own(Z, near, own)
+        density, distance = model.without_own(Z, near, self._own(rows, near))
         none = no_class(model, Z, density, distance, prior[near], sharpness)
         twice = torch.stack([(near[:, :place] == near[:, place, None]).any(1) for place in range(near.shape[1])], 1)
         voted, regressed, others_regressed = torch.zeros(near.shape), torch.zeros(near.shape), torch.zeros(len(rows))
@@ -176,11 +199,9 @@ class Experts:
             regressed = logits.gather(1, near)
             left = (1 - regressed.exp().masked_fill(twice, 0).sum(1)) / max(self.num_classes - near.shape[1], 1)
             others_regressed = left.clamp(min=math.exp(LEAST_LOGIT)).log()
-        # No −∞, of which a weight of 0 would make NaN.
-        all_densities.scatter_(1, near, torch.finfo(torch.float32).min / 4)
         peak = (density + prior[near]).masked_fill(twice, -math.inf).amax(1, keepdim=True)
         # From here on relative to the likeliest class, so that weights do not scale what all have in common.
-        others = torch.stack([(weight * all_densities).logsumexp(1) for weight in used], 1) - torch.tensor(used) * peak
+        others = found.others(near, used) - torch.tensor(used) * peak
         density = (density + prior[near] - peak).masked_fill(twice, -math.inf)
         near = torch.nn.functional.pad(near, (0, 1), value=self.num_classes)
         return given, near, density, voted, regressed, none, others, others_regressed

@@ -69,6 +69,17 @@ def principal_rows(features: NDArray[np.generic], scaled: bool = False) -> Tenso
     return out
 
 
+# Length of the common column that makes cosines of distances, in root mean squares of the rows.
+LIFT = 4.0
+
+
+def lifted(rows: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows (N, F) and (M, F) with one more column, by which those nearest have the greatest cosines."""
+    far = rows.square().sum(1).mean().sqrt().clamp(min=1e-6) * LIFT
+    first, second = (torch.cat([one, far.expand(len(one), 1)], 1) for one in (rows, others))
+    return first, second
+
+
 # Cosine from which on two samples are near duplicates.
 ALIKE = 0.9995
 # Samples compared with each other at a time: of a larger class, those that are neighbours along its longest axis.

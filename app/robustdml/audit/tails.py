@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from robustdml.audit.class_model import ClassModel
-from robustdml.audit.features import block_of, blocks
 
 # Share of samples that are of no class, as far as nothing else is known.
 UNNAMED = 0.002
@@ -35,21 +34,8 @@ def _heavy_tailed(density: Tensor, distance: Tensor, sharpness: float, width: in
     return sharpness * peak - (FREEDOM + sharpness * width) / 2 * torch.log1p(sharpness / FREEDOM * distance)
 
 
-# Samples by which the independent dimensions are estimated.
-_SHARPNESS_ROWS = 4096
-
-
-def independent_share(X: Tensor, model: ClassModel, classes: Tensor, weights: Tensor) -> float:
-    """Share of the dimensions that are independent, by the distances of samples from their nearest class."""
-    rows = torch.linspace(0, len(X) - 1, min(len(X), _SHARPNESS_ROWS)).long()
-    log_densities = model.log_densities()
-    distances = []
-    for block in blocks(len(rows), block_of(len(model.counts))):
-        chosen = rows[block]
-        Z = model.coordinates(X[chosen])
-        nearest = log_densities(Z).argmax(1, keepdim=True)
-        own = (nearest == classes[chosen]).mul(weights[chosen]).sum(1, keepdim=True)
-        distances.append(model.without_own(Z, nearest, own)[1][:, 0])
+def independent_share(distances: Tensor, width: int) -> float:
+    """Share of D dimensions that are independent, by squared distances of samples from their nearest class, (n,)."""
     # By quantiles: samples of no class are far away.
-    low, high = torch.cat(distances).clamp(min=1e-12).log().quantile(torch.tensor([0.16, 0.84])).tolist()
-    return float(2 / max((high - low) / 2, 1e-3) ** 2 / len(model.between))
+    low, high = distances.clamp(min=1e-12).log().quantile(torch.tensor([0.16, 0.84])).tolist()
+    return float(2 / max((high - low) / 2, 1e-3) ** 2 / width)

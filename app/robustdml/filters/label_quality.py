@@ -24,8 +24,8 @@ WEIGHTS = [
 DENSITIES_ALONE = [Weights(0.4, 0.0), Weights(1.0, 0.0)]
 # Rows that explanations are compared on, and samples of which all are asked about at once.
 CHOOSING_ROWS, FEW_SAMPLES = 512, 2048
-# Samples × classes up to which start and trials ask for a verdict that no filter needs: it takes a minute or less.
-MOST_JUDGED = 5 * 10**8
+# Samples × classes up to which start and trials ask for a verdict that no filter needs: it takes about a minute.
+MOST_JUDGED = 10**10
 
 
 @torch.no_grad()
