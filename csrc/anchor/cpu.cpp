@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "common/cpu/clones.h"
@@ -204,6 +205,28 @@ ROBUSTDML_HD void confidence_row(const AnchorChunk<T>& c, const Base2<T>& base2,
     for (std::int64_t x = 0; x < B; ++x) s[x] *= scale * (s[x] < T(0) ? gp : gn);
 }
 
+// A block of 4 x 4 numbers turned over its diagonal, in registers where the compiler has vectors of four.
+template <class T>
+ROBUSTDML_HD void turn_four(const T* from, std::int64_t from_stride, T* to, std::int64_t to_stride) {
+#if defined(__GNUC__) && (defined(__clang__) || __GNUC__ >= 12)
+    using Four __attribute__((vector_size(4 * sizeof(T)))) = T;
+    Four row[4];
+    for (int i = 0; i < 4; ++i) std::memcpy(&row[i], from + i * from_stride, sizeof(Four));
+    const Four low_a = __builtin_shufflevector(row[0], row[1], 0, 4, 1, 5);
+    const Four high_a = __builtin_shufflevector(row[0], row[1], 2, 6, 3, 7);
+    const Four low_b = __builtin_shufflevector(row[2], row[3], 0, 4, 1, 5);
+    const Four high_b = __builtin_shufflevector(row[2], row[3], 2, 6, 3, 7);
+    const Four column[4] = {__builtin_shufflevector(low_a, low_b, 0, 1, 4, 5),
+                            __builtin_shufflevector(low_a, low_b, 2, 3, 6, 7),
+                            __builtin_shufflevector(high_a, high_b, 0, 1, 4, 5),
+                            __builtin_shufflevector(high_a, high_b, 2, 3, 6, 7)};
+    for (int i = 0; i < 4; ++i) std::memcpy(to + i * to_stride, &column[i], sizeof(Four));
+#else
+    for (int i = 0; i < 4; ++i)
+        for (int j = 0; j < 4; ++j) to[j * to_stride + i] = from[i * from_stride + j];
+#endif
+}
+
 template <class T, bool Logits>
 ROBUSTDML_HD void confidences_range(const AnchorChunk<T>& c, const Base2<T>& base2,
                                     const ConfidenceSets<T>& sets, std::int64_t begin, std::int64_t end,
@@ -216,9 +239,15 @@ ROBUSTDML_HD void confidences_range(const AnchorChunk<T>& c, const Base2<T>& bas
         std::int64_t stride = sets.anchor_stride;
         if (sets.candidate_stride != 1) {
             // (B, C) memory: read each cache line once, for the 16 anchors it holds.
-            for (std::int64_t x = 0; x < c.B; ++x)
+            const bool whole = rows == kGather && stride == 1;
+            const std::int64_t fours = whole ? c.B / 4 * 4 : 0;
+            for (std::int64_t x = 0; x < fours; x += 4)
+                for (std::int64_t r = 0; r < kGather; r += 4)
+                    turn_four(values + x * sets.candidate_stride + r, sets.candidate_stride,
+                              gathered + r * c.B + x, c.B);
+            for (std::int64_t x = fours; x < c.B; ++x)
                 for (std::int64_t r = 0; r < rows; ++r)
-                    gathered[r * c.B + x] = values[x * sets.candidate_stride + r * sets.anchor_stride];
+                    gathered[r * c.B + x] = values[x * sets.candidate_stride + r * stride];
             values = gathered;
             stride = c.B;
         }
