@@ -198,6 +198,16 @@ def test_of_what_gains_nearly_alike_the_one_that_moves_least_is_taken(gains, exp
     assert supported and list(found.tallies)[place][1:] == expected
 
 
+def test_what_plainly_lost_on_one_split_is_not_tried_on_the_next():
+    config = TrainingConfig(epochs=1, batch_size=64)
+    run = Run(config, prepare(config, mixture(30, 8), CPU), CPU)
+    found = trials.Trials(run, silent)
+    found.tallies |= {key: tally([-0.1] * 30) for key in found.tallies if key[1] > 1}
+    found.run_split(*trials.splits_of(run.labels, seed=0)[0])
+    assert {(factor, one.splits) for (_, factor, _), one in found.tallies.items()} == {(1, 1), (trials.FASTER, 1)}
+    assert all(one.counts.sum() == 30 for (_, factor, _), one in found.tallies.items() if factor > 1)
+
+
 @pytest.mark.parametrize(("classes", "count", "times"), [(6, 4, {1, 2}), (30, 2, {0, 1})])
 def test_few_classes_are_held_out_in_more_splits(classes, count, times):
     labels = np.repeat(np.arange(classes), 3)
