@@ -1,7 +1,7 @@
-"""Densities of all classes, or where these are too many of those that count.
+"""Log-densities of the classes that a sample may be of.
 
-A sample's likely classes are among those whose means are nearest in the strongest directions. What all others sum to
-is told by a random part of them.
+Few classes are all evaluated. Of many, only those whose means are nearest to the sample in the strongest directions
+are; the sum over all others is estimated from classes drawn at random.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class AllClasses:
 
 
 class SomeClasses:
-    """The same of listed classes (n, L), and of drawn ones (R,) that stand for all others, with densities of both."""
+    """The same of some classes: those listed for each row (n, L), and drawn ones (R,) that stand for all others."""
 
     def __init__(self, listed: Tensor, density: Tensor, drawn: Tensor, of_drawn: Tensor, num_classes: int) -> None:
         self.listed, self.density = listed, density
@@ -65,7 +65,8 @@ def shortlist(X: Tensor, model: ClassModel) -> Tensor | None:
     directions = slice(-DIRECTIONS, None)  # The strongest are the last.
     means = model.sums[:, directions] / (model.counts[:, None] + 1 / model.between[directions])
     rows = (X - model.origin) @ model.transform[:, directions]
-    return nearest(*lifted(rows, means), LISTED).indices
+    rows, means = lifted(rows, means)
+    return nearest(rows, means, LISTED).indices
 
 
 def candidates(Z: Tensor, model: ClassModel, log_share: Tensor, listed: Tensor | None) -> AllClasses | SomeClasses:

@@ -49,7 +49,7 @@ class Votes(NamedTuple):
         """Find the neighbours by distance; None where there are too many samples."""
         if len(X) > MOST_WITH_NEIGHBOURS or len(X) < 2:
             return None
-        rows, _ = lifted(X, X)
+        (rows,) = lifted(X)
         found = nearest(rows, rows, min(NEIGHBOURS, len(X) - 1), exclude_self=True)
         distance = (2 - 2 * found.values).clamp(min=0)
         fifth = distance[:, min(4, distance.shape[1] - 1), None].clamp(min=1e-9)
@@ -124,7 +124,7 @@ class Experts:
         ]
         whole = Moments.of(self.X, classes, weights, self.num_classes)
         self.models = [ClassModel.fit(whole, part) for part in parts]
-        # Which model lists the classes hardly matters.
+        # The models differ little: the first one lists the classes for all.
         self.listed = shortlist(self.X, self.models[0])
         self.sharpness = [self._sharpness(model) for model in self.models]
         if self.columns is not None and self.columns.numel() * self.num_classes <= MOST_LOGISTIC:

@@ -73,11 +73,10 @@ def principal_rows(features: NDArray[np.generic], scaled: bool = False) -> Tenso
 LIFT = 4.0
 
 
-def lifted(rows: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows (N, F) and (M, F) with one more column, by which those nearest have the greatest cosines."""
+def lifted(rows: Tensor, *others: Tensor) -> list[Tensor]:
+    """Rows (N, F) and others (M, F) with one more column, so that the nearest have the greatest cosines."""
     far = rows.square().sum(1).mean().sqrt().clamp(min=1e-6) * LIFT
-    first, second = (torch.cat([one, far.expand(len(one), 1)], 1) for one in (rows, others))
-    return first, second
+    return [torch.cat([one, far.expand(len(one), 1)], 1) for one in (rows, *others)]
 
 
 # Cosine from which on two samples are near duplicates.

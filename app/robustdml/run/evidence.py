@@ -14,8 +14,8 @@ from robustdml.filters.options import FILTERS, NO_FILTER
 CHANCE = 0.03
 # Standard errors that Recall@1 may lose.
 LOSS = 2.0
-# Held-out classes that have to change, or half of them where they are fewer: errors of a few that change by chance,
-# where the labels are too wrong to find anything by, are no errors.
+# Held-out classes whose MAP@R has to change, or half of them where they are fewer than twice as many. Where nearly all
+# labels are wrong only a few classes change, by chance, and the standard error is too small.
 FEWEST_CHANGED = 20
 # Times the needed gain, and held-out classes, from which on more splits are not asked.
 PLAIN, MANY = 2.0, 15
@@ -74,7 +74,7 @@ class Tally:
 
     @property
     def supported(self) -> bool:
-        """Whether MAP@R gains more than chance and loses nothing among believed labels, and Recall@1 but by chance.
+        """Whether MAP@R gains more than chance and nothing is lost: not among believed labels, nor of Recall@1.
 
         Where wrong labels are those of similar classes, merged classes look like a gain. Believed labels alone do not
         tell either: they agree with the features.

@@ -99,8 +99,7 @@ class Trials:
 
     def __init__(self, run: Run, report: OnProgress) -> None:
         self.run, self.report, self.rate = run, report, run.rates[0]
-        few = len(np.unique(run.labels)) < FEW
-        self.epochs = math.ceil(run.config.epochs * (EPOCHS_OF_FEW if few else EPOCHS))
+        self.epochs = math.ceil(run.config.epochs * (EPOCHS_OF_FEW if has_few_classes(run) else EPOCHS))
         self.filters, self.overlooked = filters_to_try(run)
         self.factors = factors_to_try(run)
         # By filter, factor of the learning rate, and averaging.
@@ -239,7 +238,7 @@ def filters_to_try(run: Run) -> tuple[list[FilterOptions], float]:
     asked = run.config.filter_options
     if not asked.on_trial or asked.kind not in FILTERS:
         return [asked], 0.0
-    if len(np.unique(run.labels)) < FEW:
+    if has_few_classes(run):
         return [FilterOptions(NO_FILTER), FilterOptions(AUDIT)], 0.0
     if len(run.labels) < SAMPLES_FOR_PRISM:
         return [FilterOptions(AUDIT)], 0.0
@@ -252,5 +251,10 @@ def filters_to_try(run: Run) -> tuple[list[FilterOptions], float]:
 def factors_to_try(run: Run) -> tuple[float, ...]:
     """Factors of the learning rate: of one that is named, with few classes and in long runs none but 1."""
     few_steps = run.config.epochs * len(run.sampler) <= FEW_STEPS
-    free = run.config.learning_rate is None and len(np.unique(run.labels)) >= FEW
+    free = run.config.learning_rate is None and not has_few_classes(run)
     return (1.0, FASTER) if few_steps and free else (1.0,)
+
+
+def has_few_classes(run: Run) -> bool:
+    """Whether the training classes are so few that held-out ones tell little."""
+    return len(np.unique(run.labels)) < FEW
