@@ -72,7 +72,7 @@ class Workload:
 
         def step() -> list[Tensor]:
             self.embeddings.grad = weights.grad = None
-            with torch.autocast(self.device.type, torch.bfloat16) if self.amp else nullcontext():
+            with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False) if self.amp else nullcontext():
                 value = loss()
             value.backward()
             return [value.detach(), self.embeddings.grad, weights.grad]

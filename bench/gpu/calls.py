@@ -18,8 +18,9 @@ from .contenders import TYPES
 from .results import FAILED, OK, Missing
 
 SIZES = (Shape(96, 24, 128), Shape(33, 65, 515))
-# Largest relative error, by the Euclidean norm, of each value and gradient; exponents multiply roundings by 32.
-BARS = {"amp": 5e-2, "bfloat16": 5e-2, "float32": 1e-4}
+# Largest relative error, by the Euclidean norm, of each value and gradient. Exponents multiply roundings by 32; where
+# one moves a pair across the margin of a hinge, its gradient appears or is gone.
+BARS = {"amp": 8e-2, "bfloat16": 8e-2, "float32": 1e-4}
 BACKENDS = ("triton", "native")
 
 

@@ -55,7 +55,7 @@ VARIANTS: dict[str, tuple[tuple[tuple[str, Shape], ...], list[dict[str, Any]]]] 
     "class_lse": (SOFTMAX, [{"elements": 512}, {"elements": 2048}, {"num_warps": 8}]),
     "pairs": (PAIRS, [{"elements": 2048}, {"elements": 2048, "num_warps": 8}]),
     "rows": (ANCHOR, [{"elements": 4096}, {"elements": 4096, "num_warps": 8}]),
-    "fused_class_lse": (FORWARD, [{"classes": 64}, {"classes": 64, "num_warps": 4}]),
+    "fused_class_lse": (FORWARD, [{"classes": 128}, {"num_warps": 4}]),
 }
 
 

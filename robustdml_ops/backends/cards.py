@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def card(device: torch.device) -> Card:
     return CARDS.get(architecture(device), CARDS[DEFAULT])
 
 
+@cache
 def architecture(device: torch.device) -> str:
     """``sm_90`` of an H100; the default where kernels are not run by NVIDIA's."""
     if device.type != "cuda" or torch.version.cuda is None:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from robustdml_ops.engine.sums import add_rows
 from robustdml_ops.losses.contrastive import count_labelled
 from robustdml_ops.losses.families.contrast import ContrastFamilyLoss
 from robustdml_ops.losses.families.pairs import PairInputs
@@ -54,7 +55,7 @@ class NTXentLoss(ContrastFamilyLoss):
         else:
             embeddings, _, candidates, _ = checked.pairs
             each = listed_nt_xent(embeddings, candidates, checked.listed, self._scale())
-            losses = each.new_zeros(len(embeddings)).index_add(0, checked.listed.positive_anchors, each)
+            losses = add_rows(each.new_zeros(len(embeddings)), checked.listed.positive_anchors, each)
         return self._mean(losses * checked.kept / pairs, checked)
 
     def _number_of_pairs(self, inputs: PairInputs) -> Tensor | int:

@@ -12,7 +12,7 @@ from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.inputs import own_samples
 from robustdml_ops.losses.superloss import RunningMean
 from robustdml_ops.ops import superloss
-from robustdml_ops.ops.pairs.distances import own_distances, pair_distances
+from robustdml_ops.ops.pairs.distances import pair_distances
 
 
 class SuperContrastiveLoss(ShardableLoss, nn.Module):
@@ -97,7 +97,7 @@ class SuperContrastiveLoss(ShardableLoss, nn.Module):
         shards, own = self.shards, self.shards.place()
         with without_autocast(embeddings.device):
             X = unit_rows(embeddings.to(compute_dtype(embeddings, embeddings)))
-            distances = own_distances(X, own) if shards.divided else pair_distances(X)
+            distances = pair_distances(X, own if shards.divided else None)
         same = labels[own, None] == labels
         losses = torch.where(same, distances - self.pos_margin, self.neg_margin - distances).clamp(min=0)
         places = torch.arange(len(labels), device=same.device)

@@ -11,6 +11,7 @@ from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.labels import ABSENT, check_labels
 from robustdml_ops.engine.proxy_update import owner_of
 from robustdml_ops.engine.shards import OneProcess, local_of, shard_like
+from robustdml_ops.engine.sums import add_rows
 from robustdml_ops.engine.validation import check_finite_embeddings, check_matrix, check_range
 from robustdml_ops.optim.optimizer import ProxyOptimizer
 
@@ -138,7 +139,7 @@ def _means(embeddings: Tensor, labels: Tensor, origin: Tensor, matrices: list[An
         missing = int(new.nonzero().flatten()[counts == 0][0])
         raise ValueError(f"init has no embedding of the new class {missing}: every new class needs one")
     values = embeddings.to(compute_dtype(embeddings, embeddings))
-    sums = values.new_zeros(len(counts), values.shape[1]).index_add_(0, (new.cumsum(0) - 1)[labels], values)
+    sums = add_rows(values.new_zeros(len(counts), values.shape[1]), (new.cumsum(0) - 1)[labels], values)
     return sums / counts[:, None]
 
 

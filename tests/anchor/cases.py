@@ -66,13 +66,17 @@ class Case:
 
 
 def assert_as_exact_as_eager(ours, eager, exact, what="", roundings=8 * 2.0**-23):
-    """|ours − exact| ≤ 4 · |eager in the same type − exact| + a few roundings; NaN and exact zeros stay."""
+    """|ours − exact| ≤ 4 · |eager in the same type − exact| + a few roundings; NaN and exact zeros stay.
+
+    On a GPU 6, as its exponential is the fast one.
+    """
     exact = exact.to(ours.device)
     assert torch.equal(ours.isnan(), eager.isnan()), what
     assert not ours[exact == 0].any(), what
     ours, eager, exact = (values.double().masked_fill(eager.isnan(), 0) for values in (ours, eager, exact))
     error, eager_error = (ours - exact).abs().max(), (eager - exact).abs().max()
-    assert error <= 4 * eager_error + roundings * exact.abs().max(), f"{what}: {error:.3g}, eager {eager_error:.3g}"
+    times = 6 if ours.is_cuda else 4
+    assert error <= times * eager_error + roundings * exact.abs().max(), f"{what}: {error:.3g}, eager {eager_error:.3g}"
 
 
 def assert_sweeps_agree(ours: SweepResult, eager: SweepResult, exact: SweepResult, roundings=8):

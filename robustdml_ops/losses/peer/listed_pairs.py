@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess
+from robustdml_ops.engine.sums import add_rows
 from robustdml_ops.engine.validation import INTEGERS, check_finite_embeddings, require
 from robustdml_ops.ops import PairHinge, PairLSE, pair_lse, similarity
 from robustdml_ops.ops.pairs.autograd import pair_dtype
@@ -136,9 +137,9 @@ def listed_hinge(
         measured = cosines.distances(rows, columns) if euclidean else -cosines.of(rows, columns)
         hinge = sign * (measured - (margin if euclidean else -margin))
         above = hinge > 0
-        zeros = hinge.new_zeros(len(embeddings))
-        sums.append(zeros.index_add(0, rows, torch.where(above, hinge + offset, 0.0)))
-        counts.append(torch.zeros_like(zeros, dtype=torch.int64).index_add(0, rows, above.long()))
+        new, n = hinge.new_zeros, len(embeddings)
+        sums.append(add_rows(new(n), rows, torch.where(above, hinge + offset, 0.0)))
+        counts.append(add_rows(new(n, dtype=torch.int64), rows, above.long()))
     return PairHinge(*sums, *counts)
 
 
@@ -193,7 +194,7 @@ class SignedCosines(NamedTuple):
         """Sum of the values of each anchor's pairs, (n,)."""
         if self.s.dim() == 2:
             return values.masked_fill(~self.where, 0).sum(1)
-        return values.new_zeros(self.n).index_add(0, self.where, values)
+        return add_rows(values.new_zeros(self.n), self.where, values)
 
     def log_sum_exp(self) -> Tensor:
         """Log Σ e^s of each anchor, (n,); the least number for one without pairs."""

@@ -53,9 +53,9 @@ class ConfidenceSets:
     def extremes(self, lowest: Tensor, highest: Tensor) -> bool:
         """Write the smallest and the largest confidence of each anchor, (C,) each; False where only PyTorch can."""
         values = self.confidences
-        if values is None or module.unavailable(values.device, lowest.dtype) is not None or in_registry(values):
+        if values is None or values.device.type != "cpu" or in_registry(values):
             return False
-        if values.device.type != "cpu" or values.dtype != lowest.dtype or values.stride(1) != 1:
+        if values.dtype != lowest.dtype or values.stride(1) != 1 or module.unavailable(values.device, lowest.dtype):
             return False
         module.call("column_extremes", values, values, *values.shape, values.stride(0), lowest, highest)
         return True

@@ -58,13 +58,16 @@ class ClassSweep(torch.autograd.Function):
         ctx.save_for_backward(*inputs[:8], *output)
         if output[-1] is not None and len(output) == 3:
             ctx.mark_non_differentiable(output[-1])
+        ctx.set_materialize_grads(False)  # zeros (C, B) for the kept terms
         *settings, _, ctx.update = inputs[8:]
         ctx.settings = ClassSettings(*settings)
         ctx.version = None if ctx.update is None else inputs[1]._version
 
     @staticmethod
-    def backward(ctx: Any, dlse: Tensor, dtarget: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dlse: Tensor | None, dtarget: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
         """Sweep again, with the upstream gradients of the first two results."""
+        if dlse is None and dtarget is None:
+            return (None,) * len(ctx.needs_input_grad)
         if ctx.update is not None:
             ctx.update.check_version(ctx.version)
             if torch.is_grad_enabled():
@@ -75,7 +78,11 @@ class ClassSweep(torch.autograd.Function):
         constants, results, kept = rest[:6], rest[6:8], rest[8] if len(rest) == 9 else None
         want = ctx.needs_input_grad[:2]
         first = partial(_first, ctx.settings, want, ctx.update if want[1] else None)
-        tensors = (X, P, *results, dlse.contiguous(), dtarget.contiguous(), *constants)
+        upstream = (
+            torch.zeros_like(value) if given is None else given.contiguous()
+            for given, value in zip((dlse, dtarget), results, strict=True)
+        )
+        tensors = (X, P, *results, *upstream, *constants)
         if torch.is_grad_enabled() and not has_no_values(X):
             second = partial(_second, ctx.settings)
             gradients = Derivative.apply(first, second, 4, *tensors)  # type: ignore[no-untyped-call]

@@ -310,7 +310,7 @@ def fused_launch(
         blocks = {"BLOCK_C": 64, "BLOCK_B": 32 if exact else 64, "BLOCK_D": 16}
         return device.launch(**blocks, num_warps=4 if exact else 8, num_stages=2, input_precision=input_precision)
     return device.launch(
-        BLOCK_C=tile["classes"] // (2 if pooled or operand == torch.float32 else 1),
+        BLOCK_C=tile["pooled" if pooled or operand == torch.float32 else "classes"],
         BLOCK_B=device.block_of(B, tile["samples"]),
         BLOCK_D=device.block_of(D, 128) if D <= 128 else 32,
         num_warps=tile["num_warps"],

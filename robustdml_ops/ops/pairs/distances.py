@@ -10,64 +10,60 @@ from robustdml_ops.backends.dispatch import has_no_values, op_in_graphs, registe
 
 _NEAR = 1 / 64  # squared; above it the product's rounding of a few ε is below 1e-5 of the distance
 _ELEMENTS = 1 << 23  # of differences that exist at a time
+_BY_PRODUCT = "cpu"  # type of the device that takes differences of near pairs alone: their number stalls a GPU's stream
 
 
-def pair_distances(X: Tensor) -> Tensor:
-    """‖x_i − x_j‖ of rows of length 1 or 0, in eager mode differentiable twice; near pairs from their difference."""
-    distances: Tensor = pair_distances_op(X) if has_no_values(X) else _pair_distances(X)
+def pair_distances(X: Tensor, own: slice | None = None) -> Tensor:
+    """‖x_i − x_j‖ of rows of length 1 or 0, (B, B), in eager mode differentiable twice.
+
+    ``own``: (b, B), the rows of one of several processes that have the others; no graph.
+    """
+    distances: Tensor = pair_distances_op(X) if own is None and has_no_values(X) else _pair_distances(X, own)
     return distances
 
 
-def _pair_distances(X: Tensor) -> Tensor:
-    squared_length = X.square().sum(1)
-    squared = squared_length[:, None] + squared_length - 2 * (X @ X.t())
-    itself = torch.eye(len(X), dtype=torch.bool, device=X.device)
-    rows, columns = _pairs_by_difference(squared.detach())
-    if len(rows):
-        places = torch.cat([rows, columns]), torch.cat([columns, rows])
-        squared = squared.index_put(places, _squared_differences(X, rows, columns).repeat(2))
+def _pair_distances(X: Tensor, own: slice | None = None) -> Tensor:
+    rows, places = X if own is None else X[own], torch.arange(len(X), device=X.device)
+    itself = (places if own is None else places[own])[:, None] == places
+    if X.device.type == _BY_PRODUCT:
+        squared_length = X.square().sum(1)
+        squared = rows.square().sum(1, keepdim=True) + squared_length - 2 * (rows @ X.t())
+        near = ((squared.detach() < _NEAR) & ~itself).nonzero().unbind(1)
+        if len(near[0]):
+            squared = squared.index_put(near, _of_pairs(rows, X, *near))
+    else:
+        squared = _of_all(rows, X)
     apart = (squared.detach() != 0) & ~itself  # != rather than >, so that a NaN stays
     return torch.where(apart, squared.masked_fill(~apart, 1).sqrt(), 0.0)
 
 
-def own_distances(X: Tensor, own: slice) -> Tensor:
-    """Rows ``own`` of :func:`pair_distances`, (b, B), for one of several processes that have the others; no graph."""
-    places = torch.arange(len(X), device=X.device)
-    squared_length = X.square().sum(1)
-    squared = squared_length[own, None] + squared_length - 2 * (X[own] @ X.t())
-    itself = places[own, None] == places
-    if X.device.type == "cpu":  # as `_pairs_by_difference`
-        rows, columns = ((squared.detach() < _NEAR) & ~itself).nonzero().unbind(1)
-    else:
-        rows, columns = places[: len(squared)].repeat_interleave(len(X)), places.repeat(len(squared))
-    if len(rows):
-        squared = squared.index_put((rows, columns), _squared_differences(X, rows + own.start, columns))
-    apart = (squared.detach() != 0) & ~itself
-    return torch.where(apart, squared.masked_fill(~apart, 1).sqrt(), 0.0)
-
-
-def _pairs_by_difference(squared: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns above the diagonal: of the near pairs, off the CPU of all, as a count would stall the stream."""
-    if squared.device.type == "cpu":
-        rows, columns = (squared < _NEAR).triu(1).nonzero().unbind(1)
-    else:
-        rows, columns = torch.triu_indices(len(squared), len(squared), 1, device=squared.device).unbind(0)
-    return rows, columns
-
-
-def _squared_differences(X: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def _of_pairs(rows: Tensor, X: Tensor, i: Tensor, j: Tensor) -> Tensor:
     """‖x_i − x_j‖² of pairs (n,); of many pairs backward computes the differences again, a chunk at a time."""
     at_a_time = max(1, _ELEMENTS // max(1, X.shape[1]))
-    if len(rows) <= at_a_time:
-        return _difference(X, rows, columns)
-    chunks = zip(torch.split(rows, at_a_time), torch.split(columns, at_a_time), strict=True)
-    return torch.cat(
-        [checkpoint(_difference, X, i, j, use_reentrant=False, preserve_rng_state=False) for i, j in chunks]
-    )
+    chunks = zip(torch.split(i, at_a_time), torch.split(j, at_a_time), strict=True)
+    return _joined([(rows, X, *chunk) for chunk in chunks], lambda rows, X, i, j: rows[i] - X[j])
 
 
-def _difference(X: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    return (X.index_select(0, rows) - X.index_select(0, columns)).square().sum(1)
+def _of_all(rows: Tensor, X: Tensor) -> Tensor:
+    """The same of all pairs, (b, B), without a gather, whose gradient a GPU would add in random order."""
+    return _joined([(some, X) for some in _chunks(rows, X)], lambda some, X: some[:, None] - X)
+
+
+def _chunks(rows: Tensor, X: Tensor) -> tuple[Tensor, ...]:
+    """Slices of ``rows`` whose differences from all of X are few enough."""
+    return torch.split(rows, max(1, _ELEMENTS // max(1, X.numel())))
+
+
+def _joined(chunks: list[tuple[Tensor, ...]], difference: Any) -> Tensor:
+    """Squared lengths of the differences of all chunks."""
+
+    def squared(*chunk: Tensor) -> Tensor:
+        found: Tensor = difference(*chunk).square().sum(-1)
+        return found
+
+    if len(chunks) == 1:
+        return squared(*chunks[0])
+    return torch.cat([checkpoint(squared, *each, use_reentrant=False, preserve_rng_state=False) for each in chunks])
 
 
 @registered_op("robustdml_ops::pair_distances")
@@ -87,16 +83,19 @@ def pair_distances_backward(X: Tensor, distances: Tensor, upstream: Tensor) -> T
     """Gradient of :func:`pair_distances_op`: Σ_j (G_ij + G_ji)(x_i − x_j) with G = upstream/distance."""
     G = upstream / distances.masked_fill(distances == 0, torch.inf)
     G = G + G.t()
-    rows, columns = _pairs_by_difference(distances.square())
-    of_near = G[rows, columns]
-    G[rows, columns] = 0
-    G[columns, rows] = 0
-    gradient = G.sum(1, keepdim=True) * X - G @ X
-    at_a_time = max(1, _ELEMENTS // max(1, X.shape[1]))
-    for i, j, weights in zip(*(torch.split(t, at_a_time) for t in (rows, columns, of_near)), strict=True):
-        difference = weights[:, None] * (X.index_select(0, i) - X.index_select(0, j))
-        gradient.index_add_(0, i, difference).index_add_(0, j, -difference)
-    return gradient
+    if X.device.type == _BY_PRODUCT:
+        near = distances.square() < _NEAR
+        i, j = (near & (G != 0)).nonzero().unbind(1)
+        at_a_time = max(1, _ELEMENTS // max(1, X.shape[1]))
+        of_near, G = G[i, j], G.masked_fill(near, 0)
+        gradient = G.sum(1, keepdim=True) * X - G @ X
+        for rows, columns, weights in zip(*(torch.split(each, at_a_time) for each in (i, j, of_near)), strict=True):
+            gradient.index_add_(0, rows, weights[:, None] * (X[rows] - X[columns]))
+        return gradient
+    chunks = _chunks(X, X)
+    of_chunks = torch.split(G, [len(rows) for rows in chunks])
+    sums = [(g[:, None] @ (rows[:, None] - X)).squeeze(1) for g, rows in zip(of_chunks, chunks, strict=True)]
+    return torch.cat(sums)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from robustdml_ops.backends.dispatch import without_autocast
 from robustdml_ops.backends.native_module import lanes_serve
 from robustdml_ops.engine.labels import ABSENT
-from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, chunk_rows, product
+from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, accumulate, chunk_rows, product
 from robustdml_ops.engine.validation import check_gradient_fits
 from robustdml_ops.ops.classes import class_lse
 from robustdml_ops.ops.pairs.eager import EagerPairs
@@ -230,13 +230,17 @@ def _symmetric(
     short = backend.normalize_rows(anchors, U, inverse_norm)
     S = new((n, n), dtype=dtype)
     dU = None if buffers.upstream is None else new((n, D), dtype=dtype)
+    # Tensor cores take less time for another product than memory for a sum of dS and its transpose.
+    dS = new((n, n), dtype=operand) if dU is not None and backend.rounds and operand != dtype else None
     if by_lanes:
         symmetric_by_lanes(U, S, dU, problem, buffers)
     else:
-        backend.pair_sums(Chunk(0, n, product(U, U.t(), S), U, inverse_norm, short, None), problem, buffers)
+        backend.pair_sums(Chunk(0, n, product(U, U.t(), S), U, inverse_norm, short, None, dS), problem, buffers)
     if dU is None:
         return None
-    if not by_lanes:
+    if dS is not None:
+        accumulate(product(dS, U, dU), dS.t(), U)
+    elif not by_lanes:
         some = _ROWS if U.device.type == "cpu" else max(_ROWS, _ELEMENTS // n)
         for first in range(0, n, some):
             rows = slice(first, first + some)

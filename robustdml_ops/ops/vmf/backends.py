@@ -123,7 +123,9 @@ def _by_series(function: str, kappa: Tensor, order: VmfOrder) -> Tensor:
 
 def _by_debye(function: str, kappa: Tensor, order: VmfOrder) -> Tensor:
     v, base = order.v, order.base
-    r = torch.hypot(torch.full_like(kappa, v), kappa)
+    # CUDA's hypot overflows at the largest κ.
+    squarable = kappa.clamp(max=1e150 if kappa.dtype == torch.float64 else 1e18)
+    r = (v * v + squarable * squarable).sqrt() + (kappa - squarable)
     if function in ("ratio", "ratio_derivative"):
         first = (0.5 + _debye(r, order, lambda k, j: k + 2 * j)) / r
         if function == "ratio":

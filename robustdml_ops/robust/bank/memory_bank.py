@@ -11,6 +11,7 @@ from robustdml_ops.backends.dispatch import choose, in_registry
 from robustdml_ops.backends.trust import add_room
 from robustdml_ops.engine.labels import ABSENT, check_label_range
 from robustdml_ops.engine.shards import ClassBuffers
+from robustdml_ops.engine.sums import add_rows
 from robustdml_ops.engine.validation import all_finite, check_sizes
 from robustdml_ops.ops.self_check import Inputs, cases
 from robustdml_ops.robust.bank.row_store import (
@@ -20,7 +21,6 @@ from robustdml_ops.robust.bank.row_store import (
     SampleCopies,
     Slots,
     StoreProblem,
-    add_rows,
     picked,
     spread,
 )

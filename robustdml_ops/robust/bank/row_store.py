@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from robustdml_ops.backends.triton_device import block_of, current, grid_of, launch
 from robustdml_ops.engine.shards import OneProcess
+from robustdml_ops.engine.sums import add_rows
 from robustdml_ops.engine.validation import check_sizes
 
 _BLOCK_R = 4
@@ -192,15 +193,6 @@ def spread(classes: Tensor, num_classes: int) -> Tensor:
     """Classes (M,) int64 with different classes in place of negative numbers, for rows that add nothing."""
     # ``index_put_`` adds the rows of one class one after the other.
     return torch.where(classes < 0, torch.arange(len(classes), device=classes.device) % num_classes, classes)
-
-
-def add_rows(target: Tensor, index: Tensor, rows: Tensor) -> None:
-    """``target[index] += rows``, repeated indices in their order on every device."""
-    # On CUDA ``index_add_`` adds atomically, in random order, and ``index_put_`` sorts; on the CPU it is the reverse.
-    if target.is_cuda:
-        target.index_put_((index,), rows, accumulate=True)
-    else:
-        target.index_add_(0, index, rows)
 
 
 def store_in_triton(problem: StoreProblem) -> Tensor:
