@@ -67,20 +67,29 @@ class PairWorkload:
         bank = (self.bank, self.bank_labels) if self.shape.m else (None, None)
         if name == "robustdml/sweep":
             return lambda: list(pair_lse(X.detach(), y, **MS, epsilon=0.1))
-        contrastive = {"pos_margin": 1, "neg_margin": 0.5}
-        losses: dict[str, Callable[[], Tensor]] = {
-            "robustdml/ms": lambda: MultiSimilarityLoss(**MS, epsilon=0.1)(X, y),
-            "robustdml/ms none": lambda: MultiSimilarityLoss(**MS, epsilon=0.1, reduction="none")(X, y).mean(),
-            "reference/ms": lambda: multi_similarity_loss(X, y, **MS, epsilon=0.1),
-            "robustdml/contrastive": lambda: ContrastiveLoss(**contrastive, distance="cosine")(X, y),
-            "robustdml/supcon": lambda: SupConLoss()(X, y),
-            "robustdml/nt-xent": lambda: NTXentLoss()(X, y),
-            "reference/supcon": lambda: supcon_loss(X, y),
-            "robustdml/memory": lambda: MemoryContrastiveLoss()(X, y, None, *bank),
-            "robustdml/info-nce of two towers": lambda: InfoNCELoss().to(X.device)(X, self.bank.requires_grad_()),
-            "robustdml/sigmoid of two towers": lambda: SigmoidLoss().to(X.device)(X, self.bank.requires_grad_()),
+        modules: dict[str, Callable[[], torch.nn.Module]] = {
+            "ms": lambda: MultiSimilarityLoss(**MS, epsilon=0.1),
+            "ms none": lambda: MultiSimilarityLoss(**MS, epsilon=0.1, reduction="none"),
+            "contrastive": lambda: ContrastiveLoss(pos_margin=1, neg_margin=0.5, distance="cosine"),
+            "supcon": SupConLoss,
+            "nt-xent": NTXentLoss,
+            "memory": MemoryContrastiveLoss,
+            "info-nce of two towers": InfoNCELoss,
+            "sigmoid of two towers": SigmoidLoss,
         }
-        loss = losses[name] if name in losses else self.beside_the_peer(name)
+        references: dict[str, Callable[[], Tensor]] = {
+            "reference/ms": lambda: multi_similarity_loss(X, y, **MS, epsilon=0.1),
+            "reference/supcon": lambda: supcon_loss(X, y),
+        }
+        if (kind := name.removeprefix("robustdml/")) in modules:
+            module = modules[kind]().to(X.device)
+            given = (X, self.bank.requires_grad_()) if "towers" in name else (X, y, None, *bank)
+
+            def loss() -> Tensor:
+                found: Tensor = module(*given)
+                return found.mean() if found.dim() else found
+        else:
+            loss = references[name] if name in references else self.beside_the_peer(name)
 
         def step() -> list[Tensor]:
             X.grad = self.bank.grad = None
@@ -103,7 +112,8 @@ class PairWorkload:
         if name == "pml/contrastive":
             return lambda: cosine(X, y)
         if name == "pml/supcon":
-            return lambda: losses.SupConLoss()(X, y)
+            supcon = losses.SupConLoss()
+            return lambda: supcon(X, y)
         if name == "pml/memory":
             return lambda: cosine(X, y) + cosine(X, y, None, *bank)
         loss = {"robustdml": MultiSimilarityLoss(**MS), "pml": theirs}[name.split("/")[0]]

@@ -79,14 +79,11 @@ def as_in_training():
 
 @pytest.fixture
 def exact_products():
-    """No TF32, and no sums in bfloat16, so that tolerances hold."""
-    precision, cuda = torch.get_float32_matmul_precision(), torch.backends.cuda.matmul
-    reduced = cuda.allow_bf16_reduced_precision_reduction
+    """No TF32, so that tolerances of float32 hold."""
+    precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    cuda.allow_bf16_reduced_precision_reduction = False
     yield
     torch.set_float32_matmul_precision(precision)
-    cuda.allow_bf16_reduced_precision_reduction = reduced
 
 
 @pytest.fixture

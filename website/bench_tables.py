@@ -1,4 +1,4 @@
-"""Tables of ``bench/results``: times and memory on the CPU, and predictions for a GPU.
+"""Tables of ``bench/results``: times and memory on the CPU.
 
 ``python -m website.bench_tables BENCH.json`` takes new times into the stored ones.
 """
@@ -14,7 +14,6 @@ from website.tables import table
 
 CPU = ROOT / "bench" / "results" / "cpu.json"
 ZEN, OLDER = ", Zen 4", ", Zen 3"  # end the group of a row of that processor beside those of another
-SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 # What tables call a row of bench/, where B is 256 unless the row says otherwise: its group, contender and peer.
 STEPS = {
     "Proxy-Anchor, 10⁵ classes": ("proxy-anchor, B=256 C=1e5 D=128", "proxy-anchor", "pml/proxy-anchor"),
@@ -157,20 +156,6 @@ def memory() -> str:
         for title, (group, contender, peer) in MEMORY.items()
     ]
     return table(["loss", "here", "pytorch-metric-learning"], rows)
-
-
-def predicted() -> str:
-    """Steps on a GPU by what they compute and move: between all of it overlapping, and nothing."""
-    content = json.loads((ROOT / "bench" / "results" / "predicted.json").read_text())
-    rows = []
-    for step in content["steps"]:
-        shape = f"B={step['B']:,}, C=10{str(len(str(step['C'])) - 1).translate(SUPERSCRIPTS)}, D={step['D']}"
-        flops = float(step["products"] * step["B"] * step["C"] * step["D"])
-        computing = 1e3 * flops / content["flops_per_s"] / content["share"]
-        moving = 1e12 * step["gigabytes"] / content["bytes_per_s"] / content["share"]
-        counts = (f"{flops / 1e12:.3g}", f"{step['gigabytes']:.3g}", str(step["launches"]))
-        rows.append([step["what"], shape, *counts, f"{max(computing, moving):.2g}–{computing + moving:.2g} ms"])
-    return table(["loss", "shape", "TFLOP", "GB", "launches", f"predicted for an {content['card']}"], rows)
 
 
 def many_cores() -> str:

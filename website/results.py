@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from statistics import fmean
 
-from website import bench_tables
+from website import bench_tables, gpu_tables
 from website.tables import mean, score, stored, table
 
 MARKER = re.compile(r"^<!-- table: ([\w-]+) -->$", re.MULTILINE)
@@ -286,7 +286,10 @@ TABLES: dict[str, Callable[[], str]] = {
     "options": bench_tables.options,
     "functions": bench_tables.functions,
     "memory": bench_tables.memory,
-    "predicted": bench_tables.predicted,
+    "gpu-steps": gpu_tables.steps,
+    "gpu-softmax": gpu_tables.softmax,
+    "gpu-scaling": gpu_tables.scaling,
+    "gpu-predicted": gpu_tables.predicted,
     "many-cores": bench_tables.many_cores,
     "crowd": bench_tables.crowd,
     "proxy-bytes": bench_tables.proxy_bytes,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from . import ROOT
-from .results import BEGUN, FAILED, TIME, append, read, table, winners
+from .results import BEGUN, FAILED, TIME, append, read, stored, table, winners
 
 # In their order, with their shares of the time. Each has processes of its own.
 SECTIONS = {"build": 8, "correctness": 4, "tests": 4, "ceilings": 1, "steps": 5, "scaling": 2, "settings": 5}
@@ -78,10 +78,14 @@ def main() -> None:
     parser.add_argument("--wheels", type=Path, help="folder of wheels that are installed for this run")
     parser.add_argument("--commit", help="of this copy, where it is no repository")
     parser.add_argument("--dry-run", action="store_true", help="at small shapes on the CPU")
+    parser.add_argument("--store", type=Path, help="write all rows in OUT, shortened, to this file")
     parser.add_argument(
         "--table", action="store_true", help="of all rows in OUT, files or folders; and what settings win"
     )
     given = parser.parse_args()
+    if given.store:
+        given.store.write_text(stored(read(*given.out)))
+        return None
     if given.table:
         return print(f"{table(rows := read(*given.out))}\n\nsettings that win: {winners(rows)}")
     end = time.monotonic() + 60 * given.minutes

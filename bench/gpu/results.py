@@ -112,6 +112,50 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join([*dict.fromkeys(machines), "", *text])
 
 
+STORED = (
+    "section",
+    "what",
+    "shape",
+    "dtype",
+    "who",
+    "status",
+    "step_s",
+    "spread_s",
+    "host_s",
+    "beyond_bytes",
+    "floor_s",
+)
+STORED += ("rate", "launches", "busy_s", "longest")
+SUMMED = {"correctness": ("who", "dtype"), "tests": ("what",)}  # sections of which a file has numbers by these parts
+
+
+def stored(rows: list[dict[str, Any]]) -> str:
+    """Rows for the repository: of those with one key the last; of tests and of correct calls their numbers alone."""
+    machines = list({str(row["machine"]): row["machine"] for row in rows}.values())
+    lines, counted = list[dict[str, Any]](), dict[tuple[Any, ...], dict[str, Any]]()
+    for row in {key(row): row for row in rows}.values():
+        machine = {"machine": machines.index(row["machine"])}
+        summed = {part: row[part] for part in SUMMED.get(row["section"], ())}
+        if summed and row["who"]:
+            group = counted.setdefault((*summed.values(), *machine.values()), {"section": row["section"]} | summed)
+            group[row["status"]] = group.get(row["status"], 0) + 1
+            if row.get("errors"):
+                group["errors"] = max(_short(max(row["errors"])), group.get("errors", 0.0))
+            group |= machine
+        if not summed or row["status"] not in (OK, "skipped"):
+            errors = {name: _short(max(row[name])) for name in ("errors", "apart") if row.get(name)}
+            told = {} if row["status"] == OK else {"reason": remark(row)}
+            lines.append({part: _short(row[part]) for part in STORED if part in row} | errors | told | machine)
+    parts = {"machines": machines, "rows": [*counted.values(), *lines]}
+    written = (f'"{name}": [\n  ' + ",\n  ".join(map(json.dumps, each)) + "\n]" for name, each in parts.items())
+    return "{" + ", ".join(written) + "}\n"
+
+
+def _short(value: Any) -> Any:
+    """A number with four digits, and what is no number as it is."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
 def remark(row: dict[str, Any]) -> str:
     """Status where it is not "ok", with the reason; or the figure that is no time."""
     if row["status"] != OK:

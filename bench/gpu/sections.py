@@ -26,7 +26,7 @@ from .contenders import CONTENDERS, OURS, PML, measure, profiled
 from .results import FAILED, NO_MEMORY, OK, TIME, Missing, Sheet
 
 DRY, SQUARE, COPIED = Shape(32, 70, 16), 8192, 1 << 30
-FEWEST = 64  # classes, or samples, below which nothing is halved
+FEWEST, TINY = 64, 1e-30  # classes, or samples, below which nothing is halved; a length of nothing
 ROOMS = ("anchor", "classes", "pairs", "rows", "otsu", "lambert_w", "vmf", "self_paced", "losses", "robust", "optim")
 ROOMS += ("similarity", "native", "package")
 TOOLS, LONGEST_S = ("no tool", "memcheck", "racecheck", "synccheck"), 90.0  # each, at most
@@ -177,7 +177,9 @@ def timed(sheet: Sheet, family: str, who: str, shape: Shape, dtype: str) -> str:
         flops = float(contenders.PRODUCTS[family] * shape.B * (shape.C or shape.B) * shape.D)
         found["floor_s"] = flops / square(sheet.device, "bfloat16")["rate"]
         pairs = zip(results(who), results(OURS), strict=True) if who != OURS else ()
-        return found | {"apart": [float((theirs - mine).norm() / mine.norm()) for theirs, mine in pairs]}
+        return found | {
+            "apart": [float((theirs - mine).norm() / mine.norm().clamp(min=1e-30)) for theirs, mine in pairs]
+        }
 
     return sheet.row(family, who, facts, shape, dtype)
 

@@ -15,7 +15,7 @@ griffe = pytest.importorskip("griffe", reason="the extra docs is not installed")
 
 from pymdownx.superfences import SuperFencesException  # noqa: E402
 
-from website import bench_tables, commands, mathematics, plots, reference, repository, results  # noqa: E402
+from website import bench_tables, commands, gpu_tables, mathematics, plots, reference, repository, results  # noqa: E402
 
 # Modules of classes that are called.
 MODULES = ("robustdml_ops.losses", "robustdml_ops.robust")
@@ -72,6 +72,7 @@ def test_every_page_is_in_the_navigation():
 def test_readme_shows_what_is_stored():
     text = (ROOT / "README.md").read_text()
     assert bench_tables.steps(bench_tables.README_STEPS) in text
+    assert gpu_tables.sentence() in " ".join(text.split())
     assert results.robustness() in " ".join(text.split())
     assert len(text.split()) <= 900 and text.count("\n") <= 110
     drawn, by_method = plots.picture_numbers(), plots.precision_by_noise()
@@ -85,6 +86,7 @@ def test_pages_quote_no_figure_of_their_own():
         text = (ROOT / page).read_text() if page != "docs/equations.md" else ""  # which derives its numbers
         if page == "README.md":
             text = text.replace(bench_tables.steps(bench_tables.README_STEPS), "").partition("## Robustness")[0]
+            text = " ".join(text.split()).replace(gpu_tables.sentence(), "")
         assert re.findall(r"\b0\.\d{3}\b|\b\d[\d.,]* (?:µs|ms)\b", text) == [], page
     used = {name for page in PAGES for name in results.MARKER.findall((ROOT / page).read_text())}
     assert used == set(results.TABLES)

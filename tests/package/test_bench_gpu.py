@@ -1,5 +1,7 @@
 """The GPU benchmark on the CPU: dry runs, sections that fail, what does not fit, and settings that win."""
 
+import json
+
 import pytest
 import torch
 
@@ -77,6 +79,38 @@ def test_what_does_not_fit_is_halved_and_compared_at_its_own_size(tmp_path, monk
     ours = [(contenders.OURS, "B=8 C=1e3 D=4", "ok"), (contenders.OURS, "B=8 C=250 D=4", "ok")]
     others = [(who, *size) for who in (contenders.PML, contenders.GRAPH) for size in sizes]
     assert found == [ours[0], *others, ours[1]]
+
+
+def test_what_is_stored_has_the_last_row_of_a_key_and_numbers_of_calls_and_tests():
+    base = {"shape": "", "dtype": "amp", "machine": MACHINE, "status": "ok"}
+    rows = [
+        base | {"section": "correctness", "what": what, "who": "triton", "errors": [1e-3, e]}
+        for what, e in (("a", 0.1), ("b", 0.02))
+    ]
+    rows += [
+        base
+        | {
+            "section": "correctness",
+            "what": "c",
+            "who": "triton",
+            "errors": [1.0],
+            "status": "failed",
+            "reason": "wrong",
+        }
+    ]
+    rows += [
+        base | {"section": "tests", "what": "t.py", "who": who, "status": s}
+        for who, s in (("x", "ok"), ("y", "skipped"))
+    ]
+    rows += [
+        base | {"section": "steps", "what": "s", "who": "robustdml", "step_s": seconds} for seconds in (1.0, 0.123456)
+    ]
+    told = json.loads(results.stored(rows))
+    assert told["machines"] == [MACHINE]
+    summed, tests, wrong, step = told["rows"]
+    assert (summed["ok"], summed["failed"], summed["errors"]) == (2, 1, 1.0)
+    assert (tests["what"], tests["ok"], tests["skipped"]) == ("t.py", 1, 1)
+    assert (wrong["what"], wrong["reason"], step["step_s"]) == ("c", "failed: wrong", 0.1235)
 
 
 def test_reports_of_a_sanitizer():

@@ -56,12 +56,16 @@ class PairResult:
     @property
     def terms(self) -> Tensor:
         """Terms above 0 of either side, (2,) in the compute type, at least 1."""
-        assert self.counts is not None
-        return self.counts.sum(1).clamp(min=1).to(self.positive.dtype)
+        return _terms(self.counts, self.positive.dtype)
 
     def divided(self, terms: Tensor) -> "PairResult":
         """With both sides divided by these numbers."""
         return replace(self, positive=self.positive / terms[0], negative=self.negative / terms[1])
+
+
+def _terms(counts: Tensor | None, dtype: torch.dtype) -> Tensor:
+    assert counts is not None
+    return counts.sum(1).clamp(min=1).to(dtype)
 
 
 def pair_sweep(
@@ -82,7 +86,7 @@ def pair_sweep(
     symmetric_lanes = symmetric and native and whole_matrices_serve(anchors, dtype, operand)
     tiles = candidates is None and isinstance(problem, PairContrastProblem) and tiles_pay(problem.form, anchors)
     symmetric_lanes = symmetric_lanes and not tiles
-    if problem.average and not symmetric_lanes:
+    if problem.average and not symmetric:
         assert isinstance(problem, PairHingeProblem)
         plain = replace(problem, average=False)
         sweep = partial(pair_sweep, anchors, candidates, plain, backend=backend, dtype=dtype, operand=operand)
@@ -235,7 +239,12 @@ def _symmetric(
     if by_lanes:
         symmetric_by_lanes(U, S, dU, problem, buffers)
     else:
-        backend.pair_sums(Chunk(0, n, product(U, U.t(), S), U, inverse_norm, short, None, dS), problem, buffers)
+        chunk = Chunk(0, n, product(U, U.t(), S), U, inverse_norm, short, None, dS)
+        if problem.average and buffers.upstream is not None:
+            backend.pair_sums(chunk, problem, replace(buffers, upstream=None))
+            positive, negative = _terms(buffers.counts, dtype)
+            buffers = replace(buffers, upstream=(buffers.upstream[0] / positive, buffers.upstream[1] / negative))
+        backend.pair_sums(chunk, problem, buffers)
     if dU is None:
         return None
     if dS is not None:
