@@ -41,7 +41,7 @@ def machine(commit: str | None, dry_run: bool) -> dict[str, Any]:
     driver = printed("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").partition("\n")[0]
     facts = {"dry_run": dry_run, "driver": driver, "python": platform.python_version()} | json.loads(card)
     facts |= {each.name: each.version for each in distributions() if each.name in ("torch", "triton")}
-    return facts | {"commit": commit or printed("git", "describe", "--always", "--dirty", "--abbrev=10")}
+    return facts | {"commit": commit or printed("git", "describe", "--always", "--dirty", "--abbrev=7")}
 
 
 def section(name: str, out: Path, seconds: float, facts: dict[str, Any], environment: dict[str, str], log: Any) -> None:
