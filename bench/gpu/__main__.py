@@ -10,16 +10,18 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from . import ROOT
-from .results import BEGUN, FAILED, TIME, append, read, stored, table, winners
+from .results import BACKENDS, BEGUN, FAILED, TIME, TYPES, append, read, stored, table, winners
 
 # In their order, with their shares of the time. Each has processes of its own.
 SECTIONS = {"build": 8, "correctness": 4, "tests": 4, "ceilings": 1, "steps": 5, "scaling": 2, "settings": 5}
 SECTIONS |= {"sanitizer": 4, "profile": 1}
+PARTS = {"correctness": [f"{backend} {dtype}" for backend in BACKENDS for dtype in TYPES]}  # side by side
 OF_NATIVE = {"correctness", "tests", "settings", "sanitizer"}  # the native module is built before them
 TRIES, GRACE_S = 8, 10.0  # of a section that crashes; beyond its time, for the row it is at
 CARD = "import json, torch; card = torch.cuda.get_device_properties(0); print(json.dumps({'gpu': card.name, "
@@ -44,12 +46,14 @@ def machine(commit: str | None, dry_run: bool) -> dict[str, Any]:
     return facts | {"commit": commit or printed("git", "describe", "--always", "--dirty", "--abbrev=7")}
 
 
-def section(name: str, out: Path, seconds: float, facts: dict[str, Any], environment: dict[str, str], log: Any) -> None:
+def section(
+    name: str, out: Path, seconds: float, facts: dict[str, Any], environment: dict[str, str], log: Any, part: str = ""
+) -> None:
     """Run one, again after a crash: the row that crashed is marked, and the next process goes on behind it."""
     end = time.monotonic() + seconds
     for _ in range(TRIES):
         left = max(0.0, end - time.monotonic())
-        command = [sys.executable, "-m", "bench.gpu.sections", name, str(out), f"{left:.1f}", json.dumps(facts)]
+        command = [sys.executable, "-m", "bench.gpu.sections", name, str(out), f"{left:.1f}", json.dumps(facts), part]
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
             code = process.wait(left + GRACE_S)
@@ -62,11 +66,13 @@ def section(name: str, out: Path, seconds: float, facts: dict[str, Any], environ
             return
         reason = "time is up" if code is None else f"the process ended with code {code}: see log.txt"
         for row in read(out):
-            if row["section"] == name and row["status"] == BEGUN:
+            if row["section"] == name and row["status"] == BEGUN and part in ("", f"{row['who']} {row['dtype']}"):
                 append(out, row | {"status": TIME if code is None else FAILED, "reason": reason})
         if code is None:
             return
-    append(out, {"section": name, "what": "all of it", "who": "", "machine": facts, "status": FAILED, "reason": reason})
+    append(
+        out, {"section": name, "what": "all of it", "who": part, "machine": facts, "status": FAILED, "reason": reason}
+    )
 
 
 def main() -> None:
@@ -104,7 +110,9 @@ def main() -> None:
             subprocess.run([sys.executable, "-m", *pip, *given.wheels.glob("*.whl")], stdout=log, stderr=log)
         for place, name in enumerate(names):
             share = SECTIONS[name] / sum(SECTIONS[later] for later in names[place:])
-            section(name, out, share * (end - time.monotonic()), facts, kept, log)
+            given_to_all = (out, share * (end - time.monotonic()), facts, kept, log)
+            with ThreadPoolExecutor() as pool:  # Triton compiles on one core
+                list(pool.map(lambda part: section(name, *given_to_all, part), PARTS.get(name, [""])))  # noqa: B023
             print(f"{name}; {end - time.monotonic():.0f} s left", flush=True)
     print(table(read(out)))
 

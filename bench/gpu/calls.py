@@ -21,7 +21,6 @@ SIZES = (Shape(96, 24, 128), Shape(33, 65, 515))
 # Largest relative error, by the Euclidean norm, of each value and gradient. Exponents multiply roundings by 32; where
 # one moves a pair across the margin of a hinge, its gradient appears or is gone.
 BARS = {"amp": 8e-2, "bfloat16": 8e-2, "float32": 1e-4}
-BACKENDS = ("triton", "native")
 
 
 def moved(value: Any, device: str, matrices: torch.dtype, vectors: torch.dtype = torch.float32) -> Any:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = "results.jsonl"
+BACKENDS, TYPES = ("triton", "native"), ("amp", "bfloat16", "float32")
 KEY = ("section", "what", "shape", "dtype", "who")
 HEADER = (*KEY, "ms", "±", "÷ floor", "÷ ours", "GB", "remark")
 # A check that does not hold, or an exception; a package or tool that is not there; begun and not ended; no time left.

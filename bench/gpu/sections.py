@@ -23,9 +23,10 @@ from robustdml_ops.engine.similarity_chunks import accumulate, chunk_rows, produ
 from ..shapes import BATCH, LARGE, MIDDLE, SMALL, SMALL_BATCH, Shape
 from . import ROOT, calls, contenders
 from .contenders import CONTENDERS, OURS, PML, measure, profiled
-from .results import FAILED, NO_MEMORY, OK, TIME, Missing, Sheet
+from .results import BACKENDS, FAILED, NO_MEMORY, OK, TIME, Missing, Sheet
 
 DRY, SQUARE, COPIED = Shape(32, 70, 16), 8192, 1 << 30
+WORKERS = max(2, (os.cpu_count() or 8) - 4)  # of the tests: each compiles kernels on a core
 FEWEST, TINY = 64, 1e-30  # classes, or samples, below which nothing is halved; a length of nothing
 ROOMS = ("anchor", "classes", "pairs", "rows", "otsu", "lambert_w", "vmf", "self_paced", "losses", "robust", "optim")
 ROOMS += ("similarity", "native", "package")
@@ -53,7 +54,7 @@ VARIANTS: dict[str, tuple[tuple[tuple[str, Shape], ...], list[dict[str, Any]]]] 
     "forward": (FORWARD, [{"fused_columns": columns} for columns in (0, 128, 256)]),
     "anchor_lse": (ANCHOR, [{"elements": 1024}, {"elements": 4096}, {"candidates": 512}, {"num_warps": 8}]),
     "class_lse": (SOFTMAX, [{"elements": 512}, {"elements": 2048}, {"num_warps": 8}]),
-    "pairs": (PAIRS, [{"elements": 2048}, {"elements": 2048, "num_warps": 8}]),
+    "pairs": (PAIRS, [{"candidates": 512}, {"candidates": 256}, {"elements": 2048, "candidates": 512, "num_warps": 8}]),
     "rows": (ANCHOR, [{"elements": 4096}, {"elements": 4096, "num_warps": 8}]),
     "fused_class_lse": (FORWARD, [{"classes": 128}, {"num_warps": 4}]),
 }
@@ -97,10 +98,10 @@ def build(sheet: Sheet) -> None:
     sheet.row("native module", "", native)
 
 
-def correctness(sheet: Sheet) -> None:
-    """Every loss and op against float64."""
-    sizes = [Shape(8, 4, 6)] if sheet.dry_run else calls.SIZES
-    for backend, dtype, size, name in itertools.product(calls.BACKENDS, calls.BARS, sizes, calls.every_call.EVERY):
+def correctness(sheet: Sheet, part: str) -> None:
+    """Every loss and op against float64, by one backend and in one type."""
+    sizes, (backend, dtype) = [Shape(8, 4, 6)] if sheet.dry_run else calls.SIZES, part.split()
+    for size, name in itertools.product(sizes, calls.every_call.EVERY):
         if sheet.dry_run and (backend, dtype) == ("triton", "bfloat16"):
             continue  # the interpreter's products of bfloat16 are not the device's
         check = partial(calls.against_float64, name, size, dtype, sheet.device, backend)
@@ -113,7 +114,7 @@ def tests(sheet: Sheet) -> None:
     files = [path for room in rooms for path in sorted((ROOT / "tests" / room).glob("test_*.py"))]
     files.sort(key=lambda path: not path.name.endswith("_triton.py"))
     options = ["-q", "--tb=line", "-W", "default", "-p", "no:cacheprovider", "-p", "bench.gpu.outcomes"]
-    options += [] if sheet.dry_run or find_spec("xdist") is None else ["-n", "8", "--dist", "worksteal"]
+    options += [] if sheet.dry_run or find_spec("xdist") is None else ["-n", str(WORKERS), "--dist", "worksteal"]
 
     def all_of_them() -> dict[str, Any]:
         told = {"BENCH_GPU_SHEET": json.dumps([str(sheet.out), sheet.machine])}
@@ -244,7 +245,7 @@ def sanitizer(sheet: Sheet) -> None:
         given, limit = ([], sheet.left) if tool == TOOLS[0] else (command, min(sheet.left, LONGEST_S))
         return judged(*run([*given, *script], limit, PYTORCH_NO_CUDA_MEMORY_CACHING="1"), bool(given))
 
-    for backend, tool in itertools.product(calls.BACKENDS, TOOLS[: 1 if sheet.dry_run else None]):
+    for backend, tool in itertools.product(BACKENDS, TOOLS[: 1 if sheet.dry_run else None]):
         sheet.row(tool, backend, partial(checked, tool, backend))
 
 
@@ -267,5 +268,5 @@ def profile(sheet: Sheet) -> None:
 
 
 if __name__ == "__main__":
-    name, out, seconds, machine = sys.argv[1:]
-    globals()[name](Sheet(name, Path(out), float(seconds), json.loads(machine)))
+    name, out, seconds, machine, part = sys.argv[1:]
+    globals()[name](Sheet(name, Path(out), float(seconds), json.loads(machine)), *filter(None, [part]))

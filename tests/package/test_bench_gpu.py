@@ -58,10 +58,14 @@ def test_a_row_that_fails_leaves_the_others_be_and_is_not_measured_again(tmp_pat
 
 def test_a_section_that_crashes_is_a_row(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "TRIES", 1)
-    results.append(tmp_path, {"section": "none", "what": "a row", "who": "", "machine": MACHINE, "status": "begun"})
-    command.section("none", tmp_path, 60, MACHINE, {"PYTHONPATH": str(command.ROOT)}, None)
-    told = {row["what"]: (row["status"], row["reason"]) for row in results.read(tmp_path)}
-    assert told == dict.fromkeys(("a row", "all of it"), ("failed", "the process ended with code 1: see log.txt"))
+    row = {"section": "none", "dtype": "amp", "machine": MACHINE, "status": "begun"}
+    for who in ("triton", "native"):
+        results.append(tmp_path, row | {"what": "a row", "who": who})
+    command.section("none", tmp_path, 60, MACHINE, {"PYTHONPATH": str(command.ROOT)}, None, "triton amp")
+    told = {(row["what"], row["who"]): (row["status"], row.get("reason")) for row in results.read(tmp_path)}
+    failed = ("failed", "the process ended with code 1: see log.txt")
+    assert told.pop(("a row", "native")) == ("begun", None)  # of a process beside it
+    assert told == {("a row", "triton"): failed, ("all of it", "triton amp"): failed}
 
 
 def test_what_does_not_fit_is_halved_and_compared_at_its_own_size(tmp_path, monkeypatch):

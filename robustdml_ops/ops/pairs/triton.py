@@ -146,5 +146,5 @@ def epilogue_launch(m: int, compute: torch.dtype, tile: Mapping[str, int], dista
     """Tile of the epilogues on pairs: 8 elements of S a thread; fewer in float64, where distances spill registers."""
     halved = 1 if compute != torch.float64 else 4 if distances else 2
     elements, num_warps = tile["elements"] // halved, tile["num_warps"] // (2 if halved == 4 else 1)
-    BLOCK_M = block_of(m, elements)
+    BLOCK_M = block_of(m, min(elements, tile["candidates"]))
     return launch(BLOCK_R=elements // BLOCK_M, BLOCK_M=BLOCK_M, num_warps=num_warps, num_stages=1)
