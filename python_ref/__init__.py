@@ -6,7 +6,7 @@ they are for small cases.
 """
 
 from .adaptive_proxy_anchor import adaptive_proxy_anchor_loss
-from .anchor import cosine_similarity, log_one_plus_sum_exp
+from .anchor import cosine_similarity, log_one_plus_sum_exp, own_class_limits
 from .bspml import (
     average_weights,
     self_paced_gradient,
@@ -71,6 +71,7 @@ __all__ = [
     "normalized_softmax_loss",
     "nt_xent_loss",
     "otsu_threshold",
+    "own_class_limits",
     "pooled_similarity",
     "procsim_loss",
     "proxy_anchor_loss",

@@ -3,6 +3,8 @@
 The Proxy-Anchor family takes proxies as anchors and the batch as candidates, so matrices here are (C, B).
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -183,6 +185,38 @@ def without_similar(negative: Tensor, similarity: Tensor, limit: float | Tensor 
     tensor([[ True, False, False]])
     """
     return negative if limit is None else negative & ~(similarity > limit)
+
+
+def own_class_limits(similarity: Tensor, labels: Tensor, dim: int) -> Tensor:
+    """Limit of each sample's negatives: its cosine with its own class, or what chance may bring.
+
+        t_x = max(max_{y∈Y_x} s(x, y), √(1 − C^(−2/(D−1))))
+
+    About one random vector in ten exceeds the second with the nearest of C others.
+
+    Parameters
+    ----------
+    similarity : Tensor, (B, C)
+        Cosines, or those of the pooled centres.
+    labels : Tensor, (B,) or (B, K), integers
+        Classes of each sample; negative numbers are none.
+    dim : int
+        D, of the embeddings.
+
+    Returns
+    -------
+    Tensor, (B,)
+        Constants of the derivatives; ∞ for a sample without a class, which loses no negative.
+
+    Examples
+    --------
+    >>> own_class_limits(torch.tensor([[0.9, 0.1], [0.2, 0.3]]), torch.tensor([0, -1]), 3)
+    tensor([0.9000,    inf])
+    """
+    known, places = similarity.detach(), labels.view(len(labels), -1)
+    own = known.gather(1, places.clamp(min=0)).masked_fill(places < 0, -torch.inf).amax(1)
+    by_chance = math.sqrt(1 - similarity.shape[1] ** (-2 / (dim - 1))) if dim > 1 else 1.0
+    return own.masked_fill(own == -torch.inf, torch.inf).clamp(min=by_chance)
 
 
 def log_sample_weights(sample_weights: Tensor | None, samples: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from python_ref import angular_margin, class_log_sum_exp, pooled_similarity, soft_cross_entropy
+from python_ref import angular_margin, class_log_sum_exp, own_class_limits, pooled_similarity, soft_cross_entropy
 from robustdml_ops.losses import (
     AdaFaceLoss,
     ArcFaceLoss,
@@ -18,7 +18,6 @@ from robustdml_ops.losses import (
     SoftTripleLoss,
     SubCenterArcFaceLoss,
 )
-from robustdml_ops.losses.families.class_matrix import chance_cosine
 from robustdml_ops.ops import ABSENT
 from robustdml_ops.optim import ProxySGD
 
@@ -87,8 +86,7 @@ def dense(name, module, X, labels, weights, drop):
     s = pooled_similarity(X, centers, *POOLING.get(name, ()))
     _, scale, moved = LOSSES[name]
     if drop == "own":
-        known = s.detach().gather(1, labels.clamp(min=0)).masked_fill(labels < 0, -torch.inf).amax(1)
-        drop = known.masked_fill(known == -torch.inf, torch.inf).clamp(min=chance_cosine(C, D))
+        drop = own_class_limits(s, labels, D)
         assert 0.1 < (s > drop[:, None]).double().mean() < 0.8
     return soft_cross_entropy(s, moved(s, module, X), labels, weights, scale, math.inf if drop is None else drop)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from python_ref import proxy_anchor_loss
+from python_ref import own_class_limits, proxy_anchor_loss
 from robustdml_ops.losses import AdaptiveProxyAnchorLoss, CosFaceLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
 from robustdml_ops.losses.families.class_matrix import chance_cosine
 from robustdml_ops.ops import ABSENT, AnchorBiases, LabelSets, anchor_lse, similarity
@@ -61,11 +61,9 @@ def test_negatives_nearer_than_the_own_class(several, backend):
     loss_function = loss_of("own", backend)
     loss_function.proxies.data = torch.randn(C, D, dtype=torch.float64) + 3
     s = similarity(X, loss_function.proxies).detach()
-    places = labels.view(B, -1)
-    own = s.gather(1, places.clamp(min=0)).masked_fill(places < 0, -torch.inf).amax(1)
-    limits = own.masked_fill(own == -torch.inf, torch.inf).clamp(min=chance_cosine(C, D))
+    limits = own_class_limits(s, labels, D)
     assert 0.1 < (s > limits[:, None]).double().mean() < 0.8
-    assert ((own[:, None] < s) & (s < limits[:, None])).any()
+    assert (limits == chance_cosine(C, D)).any()
     expected = proxy_anchor_loss(X, loss_function.proxies, labels.clamp(min=-1), drop_similar_negatives=limits)
     found, wanted = loss_function(X, labels), (X, loss_function.proxies)
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-12)

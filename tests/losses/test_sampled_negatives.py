@@ -11,12 +11,12 @@ from torch.utils.checkpoint import checkpoint
 from python_ref import (
     angular_margin,
     cosine_similarity,
+    own_class_limits,
     pooled_similarity,
     sampled_cross_entropy,
     sampled_proxy_anchor_loss,
 )
 from robustdml_ops import losses
-from robustdml_ops.losses.families.class_matrix import chance_cosine
 from robustdml_ops.losses.sampling import draw_classes
 from tests.nightly import nightly_but
 
@@ -60,7 +60,7 @@ def reference(name, loss_function, X, y, drawn, weights, drop):
     W = matrix(loss_function)
     W = W if W.shape[1] == D else W.t()
     if drop == "own":
-        drop = cosine_similarity(X, W[y]).diagonal().detach().clamp(min=chance_cosine(C, D))
+        drop = own_class_limits(cosine_similarity(X, W), y, D)
     if name == "proxy-anchor":
         return sampled_proxy_anchor_loss(X, W, y, drawn, weights, 6.0, drop_similar_negatives=drop)
     own = torch.nn.functional.one_hot(y, C).bool()
