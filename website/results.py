@@ -194,6 +194,18 @@ def audit_kinds() -> str:
     return table(titles, rows)
 
 
+def audit_checked() -> str:
+    """The auditor's errors after some labels were checked."""
+    rows = []
+    for checked, found in stored("audit-checked")["results"].items():
+        number, _, how = checked.partition(", ")
+        figures = [score(found["ece"]), f"{found['ece at most 0.05']:.0%}", f"{100 * found['share error']:.1f} points"]
+        figures += [f"{found['holds']:.0%}", f"{100 * found['width']:.0f} points"]
+        rows.append([number, how if number != "0" else "", *figures])
+    titles = ["labels checked", "which", "ECE, median", "at most 0.05", "error of the share", "interval holds it"]
+    return table([*titles, "its width"], rows)
+
+
 def audit_calibration() -> str:
     """The auditor's errors of calibration on the choosing sets, by what is known of the truth."""
     rows = [
@@ -313,6 +325,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "contrastive-glosses": lambda: study("contrastive", "glosses", "MAP@R"),
     "audit": audit,
     "audit-kinds": audit_kinds,
+    "audit-checked": audit_checked,
     "audit-calibration": audit_calibration,
     "audit-training": audit_training,
     "audit-classes": audit_classes,

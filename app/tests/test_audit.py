@@ -108,6 +108,19 @@ def test_features_from_end_to_end(features, tmp_path, capsys):
     assert main(["apply", str(out / "labels.csv"), "--to", str(tmp_path / "clean.csv")]) == 0
     assert len(rows_of(tmp_path / "clean.csv")) == 116
 
+    # What a person has decided is believed, and told.
+    again = ('"3","","relabel","ant"', '"70","","drop",""', *(f'"{row}","","right",""' for row in (1, 2, 40)))
+    (tmp_path / "decisions.csv").write_text("\n".join(("sample,class,decision,label", *again, "")))
+    capsys.readouterr()
+    assert audit(features, out, "--epochs", "1", "--decisions", str(tmp_path / "decisions.csv")) == 0
+    assert "4, of them 1 wrong" in capsys.readouterr().out
+    found = {int(row["sample"]): row for row in rows_of(out / "labels.csv")}
+    assert [float(found[row]["probability"]) for row in (3, 40)] == [0, 1]
+    assert found[40]["verdict"] == "right" and found[40]["proposed"] == found[40]["label"]
+    (tmp_path / "decisions.csv").write_text('sample,class,decision,label\n"999","","right",""\n')
+    assert audit(features, out, "--epochs", "1", "--decisions", str(tmp_path / "decisions.csv")) == 2
+    assert "'999' is not in this audit" in capsys.readouterr().err
+
     # Rows in another order are others.
     content = dict(np.load(features))
     np.savez(features, **{**content, "features": content["features"][::-1]})
@@ -206,7 +219,8 @@ def test_what_becomes_of_a_label():
 def decide(tmp_path, findings, *lines):
     """Decisions from the lines of a file."""
     (tmp_path / "decisions.csv").write_text("\n".join(("sample,class,decision,label", *lines, "")))
-    decisions = read_decisions(tmp_path / "decisions.csv", findings)
+    names = [one.sample for one in findings], [one.label for one in findings]
+    decisions = read_decisions(tmp_path / "decisions.csv", *names)
     return {one.sample: one.label for one in clean_labels(findings, "drop", decisions=decisions).values()}
 
 

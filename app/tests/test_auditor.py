@@ -56,6 +56,31 @@ def test_probabilities_mean_what_they_say_where_classes_overlap(seeds):
     assert np.mean(errors) < 0.07
 
 
+@pytest.mark.parametrize("rate", [0.0, 0.2])
+def test_checked_labels_tell_of_the_others(rate):
+    """Where classes overlap: with 30 of the suspects the share is near the truth, and these are believed themselves."""
+    X, truth = made_up(20, 30, width=8, spread=1.2)
+    labels, changed = corrupt(truth, rate)
+    before = LabelAuditor().fit(X, labels)
+    suspects = np.argsort(before.label_quality_)[: int((before.verdicts_ != "right").sum())]
+    places = suspects[np.linspace(0, len(suspects) - 1, 30).astype(int)]
+    checked = np.full(len(labels), np.nan)
+    checked[places] = ~changed[places]
+    after = LabelAuditor().fit(X, labels, checked)
+    errors = [abs(each.wrong_share_[0] - changed.mean()) for each in (before, after)]
+    assert errors[1] < max(0.5 * errors[0], 0.03)
+    assert rate > 0 or errors[0] > 0.02
+    assert after.wrong_share_[1] <= changed.mean() <= after.wrong_share_[2]
+    assert np.array_equal(after.label_quality_[places], ~changed[places])
+    assert set(after.verdicts_[places[changed[places]]]) <= {"wrong", NO_CLASS}
+    assert (after.proposal_probability_ + after.no_class_probability_ <= 1 + 1e-5).all()
+    others = np.isnan(checked)
+    order = np.argsort(before.label_quality_[others], kind="stable")
+    assert (np.diff(after.label_quality_[others][order]) >= -1e-6).all()
+    nothing = LabelAuditor().fit(X, labels, np.full(len(labels), np.nan))
+    assert np.array_equal(nothing.label_quality_, before.label_quality_)
+
+
 def test_a_class_of_many_samples_is_no_more_in_doubt_than_one_of_few():
     """Sizes from 3 to 200: a small class must not take a whole large one for its own under another name."""
     random = np.random.default_rng(0)
@@ -340,5 +365,8 @@ def test_bad_input():
     for y, words in (([1] * 4, "1 class"), ([0.5, 1.5, 2.5, 3.25], "Unknown label type"), ([0, 0, 1, 1], "are equal")):
         with pytest.raises(ValueError, match=words):
             LabelAuditor().fit(np.ones((4, 2)), y)
+    for checked, words in (([1.0], "4 values"), ([1, np.nan, 0.5, 0], r"checked\[2\] = 0.5")):
+        with pytest.raises(ValueError, match=words):
+            LabelAuditor().fit(np.eye(4), [0, 1, 0, 1], checked)
     with pytest.raises(ValueError, match="duplicate_similarity=0"):
         LabelAuditor(duplicate_similarity=0).fit(np.eye(4), [0, 1, 0, 1])

@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
+from robustdml.audit.checked import with_checked
 from robustdml.audit.features import ALIKE, duplicate_groups
 from robustdml.audit.rounds import judge
 from robustdml.errors import UsageError
@@ -61,6 +62,18 @@ def _interval(wrong: NDArray[np.floating], labels: NDArray[np.int64], num_classe
     return np.stack([np.maximum(middle - half, 0), np.minimum(middle + half, 1)], 1)
 
 
+def _known(checked: ArrayLike | None, count: int) -> NDArray[np.int64]:
+    """Checked labels as numbers, −1 for the others, (N,)."""
+    given = np.full(count, np.nan) if checked is None else np.asarray(checked, np.float64)
+    if given.shape != (count,):
+        raise ValueError(f"checked must have {count} values, one for each label, got shape {given.shape}")
+    found: NDArray[np.int64] = np.nan_to_num(given, nan=-1).astype(np.int64)
+    wrong = ~np.isnan(given) & (given != (found == 1))
+    if wrong.any():
+        raise ValueError(f"checked[{wrong.argmax()}] = {given[wrong.argmax()]}: expected 1 (right), 0 (wrong) or NaN")
+    return found
+
+
 class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     """Find wrong labels among samples with features.
 
@@ -105,7 +118,8 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     Raises
     ------
     ValueError
-        From `fit`: features that are not finite, labels that are no classes, one class alone.
+        From `fit`: features that are not finite, labels that are no classes, one class alone, other numbers in
+        `checked`.
 
     Notes
     -----
@@ -134,7 +148,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         self.duplicate_similarity = duplicate_similarity
         self.features_learnt = features_learnt
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> "LabelAuditor":
+    def fit(self, X: ArrayLike, y: ArrayLike, checked: ArrayLike | None = None) -> "LabelAuditor":
         """Judge every label.
 
         Parameters
@@ -143,6 +157,9 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
             Features, (N, F).
         y : array-like
             Labels, (N,), of any kind that can be sorted.
+        checked : array-like, optional
+            Of labels that a person has checked, such as suspects of an earlier audit, (N,): 1 for right ones, 0 for
+            wrong ones, NaN for the others. They are believed, and all probabilities and the share learn from them.
 
         Returns
         -------
@@ -160,13 +177,14 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
             )
         if (features == features[0]).all():
             raise UsageError("all rows of the features are equal: nothing tells which label is right")
-        self._judge(features, labels.astype(np.int64))
+        self._judge(features, labels.astype(np.int64), _known(checked, len(labels)))
         return self
 
     @torch.no_grad()
-    def _judge(self, features: NDArray[Any], labels: NDArray[np.int64]) -> None:
+    def _judge(self, features: NDArray[Any], labels: NDArray[np.int64], checked: NDArray[np.int64]) -> None:
         num_classes = len(self.classes_)
         judged = judge(features, torch.from_numpy(labels), num_classes, self.features_learnt)
+        judged = with_checked(judged, torch.from_numpy(checked))
         right, proposed = judged.right.double().numpy(), judged.proposed_right.double().numpy()
         self.label_quality_, self.issues_ = right, right < 0.5
         self.proposed_labels_ = self.classes_[np.where(right >= proposed, labels, judged.proposed.numpy())]
@@ -179,7 +197,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         out[lowest >= 0.5] = RIGHT
         out[highest < 0.5] = WRONG
         out[(highest < 0.5) & (self.no_class_probability_ > proposed)] = NO_CLASS
-        out[sizes < FEWEST_SAMPLES] = NOT_SURE
+        out[(sizes < FEWEST_SAMPLES) & (checked < 0)] = NOT_SURE
         self.duplicate_groups_ = duplicate_groups(features, judged.nearest.numpy(), self.duplicate_similarity)
         overlap = judged.overlap.double().numpy()
         self.wrong_share_ = wrong_share(1 - right, 1 - qualities, overlap, np.zeros_like(labels), 1)[0]

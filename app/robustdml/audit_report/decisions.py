@@ -1,6 +1,7 @@
 """Decisions of a person, ``decisions.csv`` of ``audit.html``, and the labels that samples have from then on."""
 
 import itertools
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,11 @@ class Decisions:
     samples: dict[str, tuple[str, str]] = field(default_factory=dict)  # Decision and label of a sample, by its name
     joined: dict[str, str] = field(default_factory=dict)  # A class and the one that it joins
     split: set[str] = field(default_factory=set)
+
+    def says(self, sample: str) -> float:
+        """Whether the label of a sample is right: 1, 0, or NaN; one that is dropped may be either."""
+        decision, _ = self.samples.get(sample, (DROP, ""))
+        return {KEEP: 1.0, DROP: math.nan}.get(decision, 0.0)
 
     def joins(self, name: str) -> str:
         """The class that a class has become."""
@@ -68,9 +74,9 @@ def _label(one: Finding, use: str, confidence: float, decision: str, label: str)
     return one.proposed if use == CORRECT and sure else None
 
 
-def read_decisions(path: Path, findings: list[Finding]) -> Decisions:
-    """Read what was downloaded from ``audit.html``."""
-    samples, classes = _as_shown(one.sample for one in findings), _as_shown(one.label for one in findings)
+def read_decisions(path: Path, names: Iterable[str], labels: Iterable[str]) -> Decisions:
+    """Read what was downloaded from ``audit.html``, about samples with these names and labels."""
+    samples, classes = _as_shown(names), _as_shown(labels)
     out = Decisions()
     columns, rows = read_csv(path, ".csv file")
     if not set(COLUMNS) <= set(columns):

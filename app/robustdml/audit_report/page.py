@@ -148,7 +148,8 @@ def _overview(samples: AuditSamples, findings: list[Finding], auditor: LabelAudi
         "buttons or the keys on them. After each decision the next suspect without one comes up, so no other key is "
         "needed; <kbd>j</kbd> and <kbd>k</kbd> go on and back. With <kbd>Shift</kbd> a key decides for all suspects "
         "with the same label and proposal. A click on a picture, or <kbd>space</kbd>, enlarges it. Decisions stay in "
-        "this browser until you download them.</p>"
+        "this browser until you download them. Some twenty of them tell how far these probabilities can be believed: "
+        "<code>robustdml audit</code> learns from the file with <code>--decisions</code>.</p>"
         '<div id="bar"></div><div id="list"></div><div id="questions"></div>',
         "<h2>Near duplicates under different labels</h2><div id='groups'></div>",
         _per_class(samples, findings, auditor),

@@ -45,7 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
     if to.exists():
         raise UsageError(f"--to {to}: is there already; give a new name")
     findings = read_findings(arguments.labels)
-    decisions = Decisions() if arguments.decisions is None else read_decisions(arguments.decisions, findings)
+    decisions, names = Decisions(), ([one.sample for one in findings], [one.label for one in findings])
+    if arguments.decisions is not None:
+        decisions = read_decisions(arguments.decisions, *names)
     kept = clean_labels(findings, arguments.use, arguments.confidence, decisions)
     if not kept:
         raise UsageError(f"{arguments.labels}: no sample is left")

@@ -15,6 +15,7 @@ from rich.table import Table
 from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES
 from robustdml.audit.classes import doubt_classes
+from robustdml.audit_report.decisions import read_decisions
 from robustdml.audit_report.findings import findings_of, write_findings
 from robustdml.audit_report.learning import learn_embeddings
 from robustdml.audit_report.page import render_page
@@ -47,6 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=1, help="independently seeded runs that judge together")
     parser.add_argument(
         "--as-they-are", action="store_true", help="judge features as they are given, without learning from them first"
+    )
+    parser.add_argument(
+        "--decisions",
+        type=path,
+        metavar="FILE",
+        help="decisions.csv, as audit.html downloads it: probabilities and the share learn from labels called right or "
+        "wrong there",
     )
     parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="of a run")
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
@@ -86,7 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
             _check_classes(samples)
         features, untouched = _features(samples, config, arguments, report)
         report("judging", 0, 0)
-        auditor = LabelAuditor(features_learnt=not arguments.as_they_are).fit(features, samples.labels)
+        checked = _checked(samples, arguments.decisions)
+        auditor = LabelAuditor(features_learnt=not arguments.as_they_are).fit(features, samples.labels, checked)
         doubts = doubt_classes(features, samples.labels, len(samples.class_names), untouched)
         findings = findings_of(samples, auditor, doubts.halves)
         write_findings(out / LABELS, findings)
@@ -100,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
         sections = ask(samples, findings, auditor.label_quality_, doubts)
         write_text(out / PAGE, render_page(samples, findings, auditor, features, sections, report))
     say_left_out("audit", samples.left_out)
-    Console().print(_summary(samples, auditor, sections))
+    Console().print(_summary(samples, auditor, sections, checked))
     print(f"{out / PAGE}: look there, then try robustdml apply {out / LABELS} --to CLEAN")
     return 0
 
@@ -126,6 +135,14 @@ def _features(
         raise UsageError("--as-they-are is for features; of images they have to be made first")
     features = np.asarray(samples.inputs, dtype=np.float32)
     return features, features
+
+
+def _checked(samples: AuditSamples, decisions: Path | None) -> NDArray[np.float64]:
+    """Whether a person has found each label right: 1, 0 or NaN, (N,)."""
+    if decisions is None:
+        return np.full(len(samples.names), np.nan)
+    found = read_decisions(decisions, samples.names, [samples.class_names[label] for label in samples.labels])
+    return np.array([found.says(name) for name in samples.names])
 
 
 def digest_of(samples: AuditSamples) -> str:
@@ -168,7 +185,9 @@ def _take_up(out: Path, state: dict[str, object]) -> None:
     write_text(file, text)
 
 
-def _summary(samples: AuditSamples, auditor: LabelAuditor, sections: list[Section]) -> Table:
+def _summary(
+    samples: AuditSamples, auditor: LabelAuditor, sections: list[Section], checked: NDArray[np.float64]
+) -> Table:
     table = Table(title="What the labels are", show_header=False)
     verdicts, counts = np.unique(auditor.verdicts_, return_counts=True)
     for verdict, count in sorted(zip(verdicts.tolist(), counts.tolist(), strict=True), key=lambda one: -one[1]):
@@ -179,6 +198,8 @@ def _summary(samples: AuditSamples, auditor: LabelAuditor, sections: list[Sectio
     for section in sections:
         if section.questions:
             table.add_row(section.title[0].lower() + section.title[1:], f"{len(section.questions):,}")
+    if number := int((checked >= 0).sum()):
+        table.add_row("checked by you, and learnt from", f"{number:,}, of them {int((checked == 0).sum()):,} wrong")
     share, low, high = auditor.wrong_share_
     table.add_row("estimated share of wrong labels", f"{share:.1%} ({low:.1%} to {high:.1%})")
     return table
