@@ -67,11 +67,13 @@ def test_classes_too_small_to_judge_are_no_suspects(tmp_path, capsys):
     assert set(suspects) & set(range(60, 64)) == likelier < set(range(60, 64))
 
 
-def test_features_from_end_to_end(features, tmp_path, capsys):
+def test_features_from_end_to_end(features, tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
+    monkeypatch.setattr("robustdml.commands.audit.WIDE", 0.0)
     assert audit(features, out, "--epochs", "1") == 0
     said = capsys.readouterr()
     assert "left out 1" in said.err and "5 (its features hold NaN" in said.err
+    assert "give the file to --decisions" in said.out
     found = {int(row["sample"]): row for row in rows_of(out / "labels.csv")}
     assert 5 not in found and len(found) == 119
     assert [place for place, row in found.items() if row["verdict"] == "wrong"] == [3, 40, 70]
@@ -113,7 +115,8 @@ def test_features_from_end_to_end(features, tmp_path, capsys):
     (tmp_path / "decisions.csv").write_text("\n".join(("sample,class,decision,label", *again, "")))
     capsys.readouterr()
     assert audit(features, out, "--epochs", "1", "--decisions", str(tmp_path / "decisions.csv")) == 0
-    assert "4, of them 1 wrong" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "4, of them 1 wrong" in said and "give the file to --decisions" not in said
     found = {int(row["sample"]): row for row in rows_of(out / "labels.csv")}
     assert [float(found[row]["probability"]) for row in (3, 40)] == [0, 1]
     assert found[40]["verdict"] == "right" and found[40]["proposed"] == found[40]["label"]

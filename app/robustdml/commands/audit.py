@@ -35,6 +35,8 @@ from robustdml.progress import OnProgress, progress_bar
 from robustdml.reports.left_out import say_left_out
 
 LABELS, PAGE, FEATURES, STATE = "labels.csv", "audit.html", "features.npz", "audit.json"
+# Width of the share's interval from which on a person is asked to check some labels.
+WIDE = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -111,6 +113,9 @@ def run(arguments: argparse.Namespace) -> int:
     say_left_out("audit", samples.left_out)
     Console().print(_summary(samples, auditor, sections, checked))
     print(f"{out / PAGE}: look there, then try robustdml apply {out / LABELS} --to CLEAN")
+    _, low, high = auditor.wrong_share_
+    if high - low > WIDE and np.isnan(checked).all():
+        print("The share is uncertain: decide on some twenty suspects there, and give the file to --decisions.")
     return 0
 
 
