@@ -197,11 +197,10 @@ def audit_kinds() -> str:
 def audit_checked() -> str:
     """The auditor's errors after some labels were checked."""
     rows = []
-    for checked, found in stored("audit-checked")["results"].items():
-        number, _, how = checked.partition(", ")
+    for found in stored("audit-checked")["results"]:
         figures = [score(found["ece"]), f"{found['ece at most 0.05']:.0%}", f"{100 * found['share error']:.1f} points"]
         figures += [f"{found['holds']:.0%}", f"{100 * found['width']:.0f} points"]
-        rows.append([number, how if number != "0" else "", *figures])
+        rows.append([str(found["checked"]), found["which"], *figures])
     titles = ["labels checked", "which", "ECE, median", "at most 0.05", "error of the share", "interval holds it"]
     return table([*titles, "its width"], rows)
 

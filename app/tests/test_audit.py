@@ -111,17 +111,19 @@ def test_features_from_end_to_end(features, tmp_path, capsys, monkeypatch):
     assert len(rows_of(tmp_path / "clean.csv")) == 116
 
     # What a person has decided is believed, and told.
-    again = ('"3","","relabel","ant"', '"70","","drop",""', *(f'"{row}","","right",""' for row in (1, 2, 40)))
+    kept = f'"2","","relabel","{found[2]["label"]}"'  # under its own name
+    again = ('"3","","relabel","ant"', '"70","","drop",""', kept, '"1","","right",""', '"40","","right",""')
     (tmp_path / "decisions.csv").write_text("\n".join(("sample,class,decision,label", *again, "")))
     capsys.readouterr()
     assert audit(features, out, "--epochs", "1", "--decisions", str(tmp_path / "decisions.csv")) == 0
     said = capsys.readouterr().out
     assert "4, of them 1 wrong" in said and "give the file to --decisions" not in said
     found = {int(row["sample"]): row for row in rows_of(out / "labels.csv")}
-    assert [float(found[row]["probability"]) for row in (3, 40)] == [0, 1]
+    assert [float(found[row]["probability"]) for row in (3, 2, 40)] == [0, 1, 1]
     assert found[40]["verdict"] == "right" and found[40]["proposed"] == found[40]["label"]
     (tmp_path / "decisions.csv").write_text('sample,class,decision,label\n"999","","right",""\n')
-    assert audit(features, out, "--epochs", "1", "--decisions", str(tmp_path / "decisions.csv")) == 2
+    assert audit(features, tmp_path / "new", "--epochs", "1", "--decisions", str(tmp_path / "decisions.csv")) == 2
+    assert not (tmp_path / "new" / "run-0").exists()
     assert "'999' is not in this audit" in capsys.readouterr().err
 
     # Rows in another order are others.

@@ -365,7 +365,11 @@ def test_bad_input():
     for y, words in (([1] * 4, "1 class"), ([0.5, 1.5, 2.5, 3.25], "Unknown label type"), ([0, 0, 1, 1], "are equal")):
         with pytest.raises(ValueError, match=words):
             LabelAuditor().fit(np.ones((4, 2)), y)
-    for checked, words in (([1.0], "4 values"), ([1, np.nan, 0.5, 0], r"checked\[2\] = 0.5")):
+    for checked, words in (
+        ([1.0], "4 values"),
+        ([1, np.nan, 0.5, 0], r"checked\[2\] = 0.5"),
+        (["right"] * 4, "checked: .*or NaN"),
+    ):
         with pytest.raises(ValueError, match=words):
             LabelAuditor().fit(np.eye(4), [0, 1, 0, 1], checked)
     with pytest.raises(ValueError, match="duplicate_similarity=0"):

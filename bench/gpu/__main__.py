@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from . import ROOT
-from .results import BACKENDS, BEGUN, FAILED, TIME, TYPES, append, read, stored, table, winners
+from .results import BACKENDS, BEGUN, DTYPES, FAILED, TIME, append, read, stored, table, winners
 
 # In their order, with their shares of the time. Each has processes of its own.
 SECTIONS = {"build": 8, "correctness": 4, "tests": 4, "ceilings": 1, "steps": 5, "scaling": 2, "settings": 5}
 SECTIONS |= {"sanitizer": 4, "profile": 1}
-PARTS = {"correctness": [f"{backend} {dtype}" for backend in BACKENDS for dtype in TYPES]}  # side by side
+PARTS = {"correctness": [f"{backend} {dtype}" for backend in BACKENDS for dtype in DTYPES]}  # side by side
 OF_NATIVE = {"correctness", "tests", "settings", "sanitizer"}  # the native module is built before them
 TRIES, GRACE_S = 8, 10.0  # of a section that crashes; beyond its time, for the row it is at
 CARD = "import json, torch; card = torch.cuda.get_device_properties(0); print(json.dumps({'gpu': card.name, "

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = "results.jsonl"
-BACKENDS, TYPES = ("triton", "native"), ("amp", "bfloat16", "float32")
+BACKENDS, DTYPES = ("triton", "native"), ("amp", "bfloat16", "float32")
 KEY = ("section", "what", "shape", "dtype", "who")
 HEADER = (*KEY, "ms", "±", "÷ floor", "÷ ours", "GB", "remark")
 # A check that does not hold, or an exception; a package or tool that is not there; begun and not ended; no time left.
@@ -113,20 +113,20 @@ def table(results: list[dict[str, Any]]) -> str:
     return "\n".join([*dict.fromkeys(machines), "", *text])
 
 
+# What a file has of a row.
 STORED = (
-    "section",
-    "what",
-    "shape",
-    "dtype",
-    "who",
+    *KEY,
     "status",
     "step_s",
     "spread_s",
     "host_s",
     "beyond_bytes",
     "floor_s",
+    "rate",
+    "launches",
+    "busy_s",
+    "longest",
 )
-STORED += ("rate", "launches", "busy_s", "longest")
 SUMMED = {"correctness": ("who", "dtype"), "tests": ("what",)}  # sections of which a file has numbers by these parts
 
 

@@ -8,6 +8,7 @@ OUT/outcomes.jsonl; the same command goes on with what is missing.
 """
 
 import argparse
+import itertools
 import json
 from pathlib import Path
 from statistics import fmean, median
@@ -22,6 +23,7 @@ from sklearn.model_selection import KFold, cross_val_predict
 from experiments.bench.audit import NOISES, calibration_error, noisy
 from experiments.bench.audit_sets import SETS, load_set
 from experiments.bench.audit_tools import auditor
+from experiments.bench.outcomes import resumed
 
 AS_THEY_ARE, RATE_KNOWN, MAP_KNOWN, CHANCE = "as they are", "true rate", "best map", "chance alone"
 FOLDS, DRAWS = 5, 20
@@ -55,6 +57,12 @@ def measure(quality: NDArray[np.float64], right: NDArray[np.bool_]) -> dict[str,
     }
 
 
+def errors(data: str, noise: str, seed: int) -> list[dict[str, float]]:
+    samples = load_set(data)
+    labels, truth = noisy(samples, noise, seed)
+    return [measure(auditor(samples[0], labels).quality, labels == truth)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1)
@@ -62,25 +70,12 @@ def main() -> None:
     parser.add_argument("--store", type=Path, help="the result as .json")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / "outcomes.jsonl"
-    done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     cells: dict[str, dict[str, dict[str, float]]] = {}
-    for name in (name for name, one in SETS.items() if one.part == "choosing"):
-        samples = None
-        for noise in NOISES:
-            outcomes = []
-            for seed in range(given.seeds):
-                key = {"data": name, "noise": noise, "seed": seed}
-                found = next((one for one in done if key.items() <= one.items()), None)
-                if found is None:
-                    samples = samples or load_set(name)
-                    labels, truth = noisy(samples, noise, seed)
-                    found = key | measure(auditor(samples[0], labels).quality, labels == truth)
-                    with path.open("a") as file:
-                        file.write(json.dumps(found) + "\n")
-                outcomes.append(found)
-            columns = ("rate error", AS_THEY_ARE, RATE_KNOWN, MAP_KNOWN, CHANCE)
-            cells.setdefault(name, {})[noise] = {column: fmean(one[column] for one in outcomes) for column in columns}
+    columns = ("rate error", AS_THEY_ARE, RATE_KNOWN, MAP_KNOWN, CHANCE)
+    for name, noise in itertools.product((name for name, one in SETS.items() if one.part == "choosing"), NOISES):
+        keys = [{"data": name, "noise": noise, "seed": seed} for seed in range(given.seeds)]
+        outcomes = resumed(given.out / "outcomes.jsonl", keys, errors)
+        cells.setdefault(name, {})[noise] = {column: fmean(one[column] for one in outcomes) for column in columns}
     every = [cell for noises in cells.values() for cell in noises.values()]
     results = {
         known: {

@@ -7,18 +7,21 @@ errors are measured on the other labels. Every outcome is a line of OUT/outcomes
 """
 
 import argparse
+import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean, median
-from unittest import mock
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from experiments.bench.audit import NOISES, calibration_error, noisy
 from experiments.bench.audit_sets import CHOOSING, REPORT, SETS, load_set
-from robustdml.audit import LabelAuditor, auditor
+from experiments.bench.outcomes import resumed
+from robustdml.audit.auditor import wrong_share
+from robustdml.audit.checked import with_checked
 from robustdml.audit.rounds import judge
 
 NUMBERS = (0, 20, 50, 100)
@@ -34,39 +37,31 @@ def chosen(quality: NDArray[np.float64], number: int, how: str) -> NDArray[np.in
     return suspects[np.linspace(0, len(suspects) - 1, number).astype(np.int64)]
 
 
-def cache_of_one(function: Callable[..., object]) -> Callable[..., object]:
-    """The function, which is called once alone."""
-    found: list[object] = []
-
-    def call(*arguments: object) -> object:
-        if not found:
-            found.append(function(*arguments))
-        return found[0]
-
-    return call
-
-
-def outcomes_of(features: NDArray[np.float32], labels: NDArray[np.int64], truth: NDArray[np.int64]) -> list[dict]:
+def errors(data: str, noise: str, seed: int) -> list[dict[str, Any]]:
     """Errors by the number of checked labels, and by how they were chosen."""
-    right, out = labels == truth, list[dict]()
-    with mock.patch.object(auditor, "judge", cache_of_one(judge)):
-        quality = LabelAuditor().fit(features, labels).label_quality_
-        for how, number in ((FIRST, 0), *((how, n) for how in (FIRST, SPREAD) for n in NUMBERS[1:])):
-            checked = np.full(len(labels), np.nan)
-            places = chosen(quality, number, how)
-            checked[places] = right[places]
-            found, others = LabelAuditor().fit(features, labels, checked), np.isnan(checked)
-            share, low, high = found.wrong_share_.tolist()
-            out.append(
-                {
-                    "how": how,
-                    "checked": number,
-                    "ece": calibration_error(found.label_quality_[others], right[others]),
-                    "share error": abs(share - float(1 - right.mean())),
-                    "holds": bool(low <= 1 - right.mean() <= high),
-                    "width": high - low,
-                }
-            )
+    features, truth = load_set(data)
+    labels, truth = noisy((features, truth), noise, seed)
+    right, out = labels == truth, []
+    judged = judge(features, torch.from_numpy(labels), int(labels.max()) + 1)
+    for how, number in ((FIRST, 0), *((how, n) for how in (FIRST, SPREAD) for n in NUMBERS[1:])):
+        checked = np.full(len(labels), np.nan)
+        places = chosen(judged.right.double().numpy(), number, how)
+        checked[places] = right[places]
+        found, others = with_checked(judged, torch.from_numpy(checked)), np.isnan(checked)
+        quality, explained = found.right.double().numpy(), found.qualities.double().numpy()
+        everything = np.zeros(len(labels), np.int64)
+        share, low, high = wrong_share(1 - quality, 1 - explained, found.overlap.double().numpy(), everything, 1)[0]
+        rate = float(1 - right.mean())
+        out.append(
+            {
+                "how": how,
+                "checked": number,
+                "ece": calibration_error(quality[others], right[others]),
+                "share error": abs(float(share) - rate),
+                "holds": bool(low <= rate <= high),
+                "width": float(high - low),
+            }
+        )
     return out
 
 
@@ -90,23 +85,15 @@ def main() -> None:
     parser.add_argument("--store", type=Path, help="the result as .json")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    path = given.out / "outcomes.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    done = {(row["data"], row["noise"], row["seed"]) for row in rows}
-    for name in given.data or [name for name, one in SETS.items() if one.part == given.part]:
-        samples = load_set(name)
-        for noise, seed in ((noise, seed) for noise in NOISES for seed in range(given.seeds)):
-            if (name, noise, seed) not in done:
-                key = {"data": name, "noise": noise, "seed": seed}
-                found = [key | one for one in outcomes_of(samples[0], *noisy(samples, noise, seed))]
-                with path.open("a") as file:
-                    file.writelines(json.dumps(one) + "\n" for one in found)
-                rows += found
-    results = {}
+    names = given.data or [name for name, one in SETS.items() if one.part == given.part]
+    cases = itertools.product(names, NOISES, range(given.seeds))
+    keys = [{"data": name, "noise": noise, "seed": seed} for name, noise, seed in cases]
+    rows = resumed(given.out / "outcomes.jsonl", keys, errors)
+    results = []
     for how, number in dict.fromkeys((row["how"], row["checked"]) for row in rows):
-        results[f"{number}, {how}"] = summary([row for row in rows if (row["how"], row["checked"]) == (how, number)])
-    for name, figures in results.items():
-        print(name, {key: round(value, 3) for key, value in figures.items()})
+        some = [row for row in rows if (row["how"], row["checked"]) == (how, number)]
+        results.append({"checked": number, "which": how if number else "", **summary(some)})
+        print(results[-1])
     if given.store:
         command = f"python -m experiments.bench.audit_checked --seeds {given.seeds}"
         given.store.write_text(json.dumps({"command": command, "results": results}, indent=1) + "\n")

@@ -6,7 +6,7 @@ import torch
 import python_ref
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.losses import SuperContrastiveLoss
-from robustdml_ops.ops.pairs.distances import pair_distances
+from robustdml_ops.ops.pairs.distances import by_difference, gradient_by_difference, pair_distances
 
 
 def pairs_by_loop(X, y, weights, pos_margin, neg_margin):
@@ -90,9 +90,8 @@ def test_near_vectors_have_their_distance_and_gradient(D, dtype, monkeypatch):
         expected = torch.where(itself, 0, squared.masked_fill(itself, 1).sqrt())
         upstream = torch.rand(30, 30, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
         (slope,) = torch.autograd.grad(expected, exact, upstream)
-        for elements, place in ((1 << 23, "cpu"), (7 * D, "cpu"), (1 << 23, "meta"), (30 * D, "meta")):
+        for elements in (1 << 23, 7 * D):
             monkeypatch.setattr("robustdml_ops.ops.pairs.distances._ELEMENTS", elements)
-            monkeypatch.setattr("robustdml_ops.ops.pairs.distances._BY_PRODUCT", place)  # a GPU takes all differences
             ours = pair_distances(X)
             error = (ours.double() - expected).detach().abs()
             assert error.max() <= 80 * eps
@@ -101,6 +100,21 @@ def test_near_vectors_have_their_distance_and_gradient(D, dtype, monkeypatch):
             torch.testing.assert_close(
                 torch.autograd.grad(ours, X, upstream.to(dtype))[0].double(), slope, rtol=0, atol=400 * eps
             )
+
+
+@pytest.mark.parametrize("elements", [1 << 23, 7 * 30 * 5])
+def test_differences_of_all_pairs_as_a_gpu_takes_them(elements, monkeypatch):
+    """At once, and by seven rows; of rows of a process, too."""
+    monkeypatch.setattr("robustdml_ops.ops.pairs.distances._ELEMENTS", elements)
+    X = torch.randn(30, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
+    G = torch.rand(30, 30, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    expected = torch.cdist(X, X, compute_mode="donot_use_mm_for_euclid_dist").square()
+    ours = by_difference(X, X)
+    torch.testing.assert_close(ours, expected)
+    torch.testing.assert_close(by_difference(X[3:20], X), expected[3:20])
+    (slope,) = torch.autograd.grad((X[:, None] - X).square().sum(2), X, G)
+    torch.testing.assert_close(torch.autograd.grad(ours, X, G)[0], slope)
+    torch.testing.assert_close(2 * gradient_by_difference(X.detach(), G + G.t()), slope)
 
 
 def test_second_derivatives_of_distances():

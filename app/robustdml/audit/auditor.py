@@ -62,16 +62,18 @@ def _interval(wrong: NDArray[np.floating], labels: NDArray[np.int64], num_classe
     return np.stack([np.maximum(middle - half, 0), np.minimum(middle + half, 1)], 1)
 
 
-def _known(checked: ArrayLike | None, count: int) -> NDArray[np.int64]:
-    """Checked labels as numbers, −1 for the others, (N,)."""
-    given = np.full(count, np.nan) if checked is None else np.asarray(checked, np.float64)
+def _known(checked: ArrayLike | None, count: int) -> NDArray[np.float64]:
+    """Checked labels, (N,): 1, 0, or NaN."""
+    try:
+        given = np.full(count, np.nan) if checked is None else np.asarray(checked, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"checked: {error}; expected 1 (right), 0 (wrong) or NaN") from error
     if given.shape != (count,):
         raise ValueError(f"checked must have {count} values, one for each label, got shape {given.shape}")
-    found: NDArray[np.int64] = np.nan_to_num(given, nan=-1).astype(np.int64)
-    wrong = ~np.isnan(given) & (given != (found == 1))
-    if wrong.any():
-        raise ValueError(f"checked[{wrong.argmax()}] = {given[wrong.argmax()]}: expected 1 (right), 0 (wrong) or NaN")
-    return found
+    other = ~np.isnan(given) & (given != 0) & (given != 1)
+    if other.any():
+        raise ValueError(f"checked[{other.argmax()}] = {given[other.argmax()]}: expected 1 (right), 0 (wrong) or NaN")
+    return given
 
 
 class LabelAuditor(BaseEstimator):  # type: ignore[misc]
@@ -181,7 +183,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         return self
 
     @torch.no_grad()
-    def _judge(self, features: NDArray[Any], labels: NDArray[np.int64], checked: NDArray[np.int64]) -> None:
+    def _judge(self, features: NDArray[Any], labels: NDArray[np.int64], checked: NDArray[np.float64]) -> None:
         num_classes = len(self.classes_)
         judged = judge(features, torch.from_numpy(labels), num_classes, self.features_learnt)
         judged = with_checked(judged, torch.from_numpy(checked))
@@ -197,7 +199,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         out[lowest >= 0.5] = RIGHT
         out[highest < 0.5] = WRONG
         out[(highest < 0.5) & (self.no_class_probability_ > proposed)] = NO_CLASS
-        out[(sizes < FEWEST_SAMPLES) & (checked < 0)] = NOT_SURE
+        out[(sizes < FEWEST_SAMPLES) & np.isnan(checked)] = NOT_SURE
         self.duplicate_groups_ = duplicate_groups(features, judged.nearest.numpy(), self.duplicate_similarity)
         overlap = judged.overlap.double().numpy()
         self.wrong_share_ = wrong_share(1 - right, 1 - qualities, overlap, np.zeros_like(labels), 1)[0]

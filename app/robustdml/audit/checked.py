@@ -5,7 +5,7 @@ learnt, the shift b of all log-odds that a label is right, at its highest poster
 
     b = argmax Σ_checked log σ(±(logit q_i + b)) − b²/2
 
-Which labels were checked does not matter, as long as they were chosen by q alone, such as suspects.
+The labels may be chosen by q, as suspects are: the shift holds for labels of any q.
 """
 
 from dataclasses import replace
@@ -15,16 +15,16 @@ from torch import Tensor
 
 from robustdml.audit.rounds import Judgement
 
-WIDEST, HALVINGS = 50.0, 50  # of the shift, and of what it lies in
+WIDEST, HALVINGS = 50.0, 50  # the shift lies between ±WIDEST, and is found by so many halvings
 LEAST = 1e-6
 
 
 def with_checked(judged: Judgement, checked: Tensor) -> Judgement:
-    """Judge with knowledge of some labels: ``checked`` (N,) is 1 for a right one, 0 for a wrong one, −1 for others."""
-    known = checked >= 0
+    """Judge with knowledge of some labels: ``checked`` (N,) float64, 1 for right ones, 0 for wrong ones, else NaN."""
+    known = ~checked.isnan()
     if not known.any():
         return judged
-    truth = checked[known].double()
+    truth = checked[known]
     right = _shifted(judged.right, known, truth)
     qualities = torch.stack([_shifted(one, known, truth) for one in judged.qualities])  # each explanation by itself
     # What the label loses or wins the other classes have in proportion.

@@ -29,10 +29,10 @@ class Decisions:
     joined: dict[str, str] = field(default_factory=dict)  # A class and the one that it joins
     split: set[str] = field(default_factory=set)
 
-    def says(self, sample: str) -> float:
-        """Whether the label of a sample is right: 1, 0, or NaN; one that is dropped may be either."""
-        decision, _ = self.samples.get(sample, (DROP, ""))
-        return {KEEP: 1.0, DROP: math.nan}.get(decision, 0.0)
+    def says(self, sample: str, label: str) -> float:
+        """1 for a label that was called right, 0 for a wrong one; NaN where that is open, as of a dropped sample."""
+        decision, other = self.samples.get(sample, ("", ""))
+        return {KEEP: 1.0, RELABEL: float(other == label), NO_CLASS: 0.0}.get(decision, math.nan)
 
     def joins(self, name: str) -> str:
         """The class that a class has become."""

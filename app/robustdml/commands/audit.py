@@ -94,9 +94,9 @@ def run(arguments: argparse.Namespace) -> int:
             size = arguments.image_size or default_image_size(config.backbone)
             samples = with_images(samples, size, report)
             _check_classes(samples)
+        checked = _checked(samples, arguments.decisions)  # a file that is none is told before anything is trained
         features, untouched = _features(samples, config, arguments, report)
         report("judging", 0, 0)
-        checked = _checked(samples, arguments.decisions)
         auditor = LabelAuditor(features_learnt=not arguments.as_they_are).fit(features, samples.labels, checked)
         doubts = doubt_classes(features, samples.labels, len(samples.class_names), untouched)
         findings = findings_of(samples, auditor, doubts.halves)
@@ -143,11 +143,12 @@ def _features(
 
 
 def _checked(samples: AuditSamples, decisions: Path | None) -> NDArray[np.float64]:
-    """Whether a person has found each label right: 1, 0 or NaN, (N,)."""
+    """What a person has decided of each label, (N,): 1 for right, 0 for wrong, else NaN."""
     if decisions is None:
         return np.full(len(samples.names), np.nan)
-    found = read_decisions(decisions, samples.names, [samples.class_names[label] for label in samples.labels])
-    return np.array([found.says(name) for name in samples.names])
+    labels = [samples.class_names[label] for label in samples.labels]
+    found = read_decisions(decisions, samples.names, labels)
+    return np.array([found.says(name, label) for name, label in zip(samples.names, labels, strict=True)])
 
 
 def digest_of(samples: AuditSamples) -> str:

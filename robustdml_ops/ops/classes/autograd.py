@@ -58,7 +58,7 @@ class ClassSweep(torch.autograd.Function):
         ctx.save_for_backward(*inputs[:8], *output)
         if output[-1] is not None and len(output) == 3:
             ctx.mark_non_differentiable(output[-1])
-        ctx.set_materialize_grads(False)  # zeros (C, B) for the kept terms
+        ctx.set_materialize_grads(False)  # else backward is given zeros (C, B) for the kept terms
         *settings, _, ctx.update = inputs[8:]
         ctx.settings = ClassSettings(*settings)
         ctx.version = None if ctx.update is None else inputs[1]._version

@@ -10,7 +10,6 @@ from robustdml_ops.backends.dispatch import has_no_values, op_in_graphs, registe
 
 _NEAR = 1 / 64  # squared; above it the product's rounding of a few ε is below 1e-5 of the distance
 _ELEMENTS = 1 << 23  # of differences at a time; on a GPU, where each chunk takes a dozen launches, eight times as many
-_BY_PRODUCT = "cpu"  # type of the device that takes differences of near pairs alone: their number stalls a GPU's stream
 
 
 def pair_distances(X: Tensor, own: slice | None = None) -> Tensor:
@@ -25,16 +24,16 @@ def pair_distances(X: Tensor, own: slice | None = None) -> Tensor:
 def _pair_distances(X: Tensor, own: slice | None = None) -> Tensor:
     rows, places = X if own is None else X[own], torch.arange(len(X), device=X.device)
     itself = (places if own is None else places[own])[:, None] == places
-    if X.device.type == _BY_PRODUCT:
-        squared_length = X.square().sum(1)
-        squared = rows.square().sum(1, keepdim=True) + squared_length - 2 * (rows @ X.t())
-        near = ((squared.detach() < _NEAR) & ~itself).nonzero().unbind(1)
-        if len(near[0]):
-            squared = squared.index_put(near, _of_pairs(rows, X, *near))
-    else:
-        squared = _of_all(rows, X)
+    squared = _by_product(rows, X, itself) if X.device.type == "cpu" else by_difference(rows, X)
     apart = (squared.detach() != 0) & ~itself  # != rather than >, so that a NaN stays
     return torch.where(apart, squared.masked_fill(~apart, 1).sqrt(), 0.0)
+
+
+def _by_product(rows: Tensor, X: Tensor, itself: Tensor) -> Tensor:
+    """‖x_i − x_j‖² (b, B) by a product, of near pairs by their difference."""
+    squared = rows.square().sum(1, keepdim=True) + X.square().sum(1) - 2 * (rows @ X.t())
+    near = ((squared.detach() < _NEAR) & ~itself).nonzero().unbind(1)
+    return squared.index_put(near, _of_pairs(rows, X, *near)) if len(near[0]) else squared
 
 
 def _of_pairs(rows: Tensor, X: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -44,14 +43,14 @@ def _of_pairs(rows: Tensor, X: Tensor, i: Tensor, j: Tensor) -> Tensor:
     return _joined([(rows, X, *chunk) for chunk in chunks], lambda rows, X, i, j: rows[i] - X[j])
 
 
-def _of_all(rows: Tensor, X: Tensor) -> Tensor:
-    """The same of all pairs, (b, B), without a gather, whose gradient a GPU would add in random order."""
+def by_difference(rows: Tensor, X: Tensor) -> Tensor:
+    """‖x_i − x_j‖² (b, B) of a GPU: a count of near pairs stalls its stream, and a gather's gradient has no order."""
     return _joined([(some, X) for some in _chunks(rows, X)], lambda some, X: some[:, None] - X)
 
 
 def _chunks(rows: Tensor, X: Tensor) -> tuple[Tensor, ...]:
     """Slices of ``rows`` whose differences from all of X are few enough."""
-    most = _ELEMENTS if X.device.type == _BY_PRODUCT else 8 * _ELEMENTS
+    most = _ELEMENTS if X.device.type == "cpu" else 8 * _ELEMENTS
     return torch.split(rows, max(1, most // max(1, X.numel())))
 
 
@@ -84,19 +83,23 @@ def pair_distances_backward(X: Tensor, distances: Tensor, upstream: Tensor) -> T
     """Gradient of :func:`pair_distances_op`: Σ_j (G_ij + G_ji)(x_i − x_j) with G = upstream/distance."""
     G = upstream / distances.masked_fill(distances == 0, torch.inf)
     G = G + G.t()
-    if X.device.type == _BY_PRODUCT:
-        near = distances.square() < _NEAR
-        i, j = (near & (G != 0)).nonzero().unbind(1)
-        at_a_time = max(1, _ELEMENTS // max(1, X.shape[1]))
-        of_near, G = G[i, j], G.masked_fill(near, 0)
-        gradient = G.sum(1, keepdim=True) * X - G @ X
-        for rows, columns, weights in zip(*(torch.split(each, at_a_time) for each in (i, j, of_near)), strict=True):
-            gradient.index_add_(0, rows, weights[:, None] * (X[rows] - X[columns]))
-        return gradient
+    if X.device.type != "cpu":
+        return gradient_by_difference(X, G)
+    near = distances.square() < _NEAR
+    i, j = (near & (G != 0)).nonzero().unbind(1)
+    at_a_time = max(1, _ELEMENTS // max(1, X.shape[1]))
+    of_near, G = G[i, j], G.masked_fill(near, 0)
+    gradient = G.sum(1, keepdim=True) * X - G @ X
+    for rows, columns, weights in zip(*(torch.split(each, at_a_time) for each in (i, j, of_near)), strict=True):
+        gradient.index_add_(0, rows, weights[:, None] * (X[rows] - X[columns]))
+    return gradient
+
+
+def gradient_by_difference(X: Tensor, G: Tensor) -> Tensor:
+    """Σ_j G_ij (x_i − x_j), (B, D), of a symmetric G (B, B)."""
     chunks = _chunks(X, X)
     of_chunks = torch.split(G, [len(rows) for rows in chunks])
-    sums = [(g[:, None] @ (rows[:, None] - X)).squeeze(1) for g, rows in zip(of_chunks, chunks, strict=True)]
-    return torch.cat(sums)
+    return torch.cat([(g[:, None] @ (rows[:, None] - X)).squeeze(1) for g, rows in zip(of_chunks, chunks, strict=True)])
 
 
 def _setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
