@@ -16,8 +16,8 @@ USES = (DROP, CORRECT)
 CONFIDENCE = 0.9
 
 CONSTANT, COSINE = "constant", "cosine"
-RANDOM, PRINCIPAL = "random", "principal"
-STARTS = (RANDOM, PRINCIPAL)
+RANDOM, PRINCIPAL, WHITENED = "random", "principal", "whitened"
+STARTS = (RANDOM, PRINCIPAL, WHITENED)
 # The name of a backbone that is not trained yet.
 UNTRAINED = "untrained"
 
@@ -72,14 +72,14 @@ class TrainingConfig(Options):
     )
     embedding_size: int | None = option(
         None,
-        "size of the embeddings (default: 64; with the principal start the first of 64, 128, … that loses little "
+        "size of the embeddings (default: 64; unless it starts at random the first of 64, 128, … that loses little "
         "before training; where trial runs keep the features, as many as these have)",
         at_least=1,
     )
     start: str | None = option(
         None,
-        "the embedding layer as it starts: random (He's normal distribution), or the principal axes of the features "
-        "(default: as the method asks for)",
+        "the embedding layer as it starts: random (He's normal distribution), the principal axes of the features, or "
+        "these whitened within classes (default: as the method asks for)",
         choices=STARTS,
     )
     averaging: float | None = option(
@@ -137,10 +137,10 @@ class TrainingConfig(Options):
             return
         if self.averaging < 1 and self.finetune:
             raise UsageError(f"averaging={self.averaging} is for frozen features: leave it out, or finetune")
-        if self.averaging < 1 and self.layer_start != PRINCIPAL:
+        if self.averaging < 1 and self.layer_start == RANDOM:
             raise UsageError(
                 f"averaging={self.averaging} is with what the layer starts from, and a random start is nothing to go "
-                f"back to; give start {PRINCIPAL} as well"
+                f"back to; give start {WHITENED} as well"
             )
 
     def _check_filter(self) -> None:
@@ -169,7 +169,7 @@ class TrainingConfig(Options):
     def chooses_averaging(self) -> bool:
         """Whether a trial run chooses `averaging`, the weight of the trained embedding layer."""
         asked = self.averaging is None and METHODS[self.method].averages
-        return asked and not self.finetune and self.layer_start == PRINCIPAL
+        return asked and not self.finetune and self.layer_start != RANDOM
 
     @property
     def network_learning_rate(self) -> float:

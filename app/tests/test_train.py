@@ -15,6 +15,7 @@ from robustdml import train as train_module
 from robustdml.config import TrainingConfig
 from robustdml.data.samplers import LEAST_STEPS, ClassBalancedSampler, RandomSampler
 from robustdml.errors import UsageError
+from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
 from robustdml.methods.anchors import AnchorOptions, SmoothOptions
 from robustdml.networks.preparation import prepare
@@ -69,14 +70,15 @@ def test_a_resumed_run_equals_an_unbroken_one_bit_for_bit(noisy, tmp_path, metho
 
 def test_checkpoints_within_an_epoch(noisy, tmp_path):
     """A run that is killed goes on after the last of them; it may run in any thread."""
+    config = replace(FAST, filter=FilterOptions())
     settings = {"out": tmp_path / "run", "device": "cpu", "checkpoint_every": 1e-9}
     kill = Mock(spec=Recorder)
     kill.step.side_effect = [None] * 9 + [KeyboardInterrupt]  # in the second of four epochs of seven steps
     with ThreadPoolExecutor(1) as thread, pytest.raises(KeyboardInterrupt):
-        thread.submit(train, FAST, noisy, **settings, recorders=[kill]).result()
-    resumed = train(FAST, noisy, **settings, resume=True, recorders=[rest := Ends()])
+        thread.submit(train, config, noisy, **settings, recorders=[kill]).result()
+    resumed = train(config, noisy, **settings, resume=True, recorders=[rest := Ends()])
     assert rest.steps == 4 * 7 - 9
-    check_equal(train(FAST, noisy, device="cpu"), resumed)
+    check_equal(train(config, noisy, device="cpu"), resumed)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no forks on Windows")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from experiments.comparison.entries import ENTRIES, Entry, from_principal
+from experiments.comparison.entries import ENTRIES, Entry, from_whitened
 from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
 from robustdml.methods.anchors import AdaptiveOptions, AnchorOptions, SmoothOptions
@@ -47,11 +47,12 @@ def _part(name: str, title: str, method: str, **settings: Any) -> Entry:
 
 # What the start, the rate, the filter and the trials are worth: robust is the last of the line.
 PARTS = [
-    _part("contrastive-principal-fast", "Contrastive, principal start, twice the learning rate", "contrastive",
-          start="principal", learning_rate=6e-3),
+    _part("contrastive-whitened-fast", "Contrastive, whitened start, twice the learning rate", "contrastive",
+          start="whitened", learning_rate=6e-3),
+    _part("robust-principal", "Robust, principal start", "robust", start="principal"),
     _part("robust-slow", "Robust, the learning rate not raised", "robust", learning_rate=3e-3),
-    _part("contrastive-audit-principal", "Contrastive, principal start, the audit's filter", "contrastive",
-          start="principal", filter=FilterOptions("audit")),
+    _part("contrastive-audit-whitened", "Contrastive, whitened start, the audit's filter", "contrastive",
+          start="whitened", filter=FilterOptions("audit")),
     _part("robust-unfiltered", "Robust without a filter", "robust", filter=FilterOptions()),
     _part("robust-audit", "Robust, the audit alone", "robust", filter=FilterOptions("audit")),
     _part("robust-prism", "Robust, PRISM in place of the audit", "robust",
@@ -80,5 +81,5 @@ RIVALS = (
     "bspml",
     "sgps",
 )
-PRINCIPAL_ENTRIES = [from_principal(ENTRIES[name]) for name in RIVALS]
-ALL_ENTRIES = ENTRIES | ABLATIONS | {entry.name: entry for entry in (*PRINCIPAL_ENTRIES, *PARTS)}
+WHITENED_ENTRIES = [from_whitened(ENTRIES[name]) for name in RIVALS]
+ALL_ENTRIES = ENTRIES | ABLATIONS | {entry.name: entry for entry in (*WHITENED_ENTRIES, *PARTS)}

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from experiments.comparison import neighbour_filter, subgroup_pairs  # noqa: F401  each adds a method
-from robustdml.config import PRINCIPAL, TrainingConfig
+from robustdml.config import WHITENED, TrainingConfig
 from robustdml.filters.options import NO_FILTER, FilterOptions
 from robustdml.methods.confident import ProcSimOptions, SelfPacedOptions
 from robustdml.options import Options, OptionSet
@@ -87,10 +87,10 @@ ENTRIES = {
 }  # fmt: skip
 
 
-def from_principal(entry: Entry) -> Entry:
-    """The same from robust's start: the principal axes of the features."""
-    title = f"{entry.title}, principal start"
-    return replace(entry, name=f"{entry.name}-principal", title=title, settings={**entry.settings, "start": PRINCIPAL})
+def from_whitened(entry: Entry) -> Entry:
+    """The same from robust's start: the features whitened within classes."""
+    title = f"{entry.title}, whitened start"
+    return replace(entry, name=f"{entry.name}-whitened", title=title, settings={**entry.settings, "start": WHITENED})
 
 
 NOISES = (

@@ -26,13 +26,13 @@ SUITE_DATA = (
     "mixture-twos",
 )
 # Robust, and each rival from its own start and from robust's.
-SUITE_ENTRIES = ("robust", *(f"{name}{start}" for name in RIVALS for start in ("", "-principal")))
+SUITE_ENTRIES = ("robust", *(f"{name}{start}" for name in RIVALS for start in ("", "-whitened")))
 SUITE_NOISES = ("none", "symmetric:0.2", "symmetric:0.5", "class-conditional:0.3")
 SEEDS, SUITE_SEEDS, QUICK_SEEDS = 3, 3, 2
 
 # One of each kind, and of the mixtures one with few classes and one with many.
 QUICK_SUITE_DATA = ("digits", "libras", "pig-pressure", "sounds", "mixture-few", "mixture-twos")
-QUICK_SUITE_ENTRIES = ("robust", "proxy-anchor", "contrastive", "contrastive-principal", "superloss", "bspml")
+QUICK_SUITE_ENTRIES = ("robust", "proxy-anchor", "contrastive", "contrastive-whitened", "superloss", "bspml")
 QUICK_SUITE_NOISES = ("none", "symmetric:0.5")
 
 

@@ -275,5 +275,5 @@ def test_subgroups_change_what_is_learnt_only_where_labels_are_rejected(noisy, c
 
 def test_a_rival_from_robusts_start_differs_in_the_start_alone():
     for name in RIVALS:
-        own, principal = ALL_ENTRIES[name], ALL_ENTRIES[f"{name}-principal"]
-        assert principal.settings == {**own.settings, "start": "principal"}
+        own, whitened = ALL_ENTRIES[name], ALL_ENTRIES[f"{name}-whitened"]
+        assert whitened.settings == {**own.settings, "start": "whitened"}

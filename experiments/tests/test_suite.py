@@ -208,7 +208,7 @@ def test_what_is_compared_by_default_and_that_it_exists():
     assert suite.entries[0].base in plan.SUITE_ENTRIES
     # Each rival runs from its own start and from robust's.
     starts = [TrainingConfig(**entry.settings).layer_start for entry in suite.entries[1:]]
-    assert starts == ["random", "principal"] * len(plan.RIVALS)
+    assert starts == ["random", "whitened"] * len(plan.RIVALS)
     mine = make_plan(False, False, ["suite", "robust", "mcl-prism-vmf"], ["none", "none"], 1)
     assert [entry.name for entry in mine.entries] == [*plan.SUITE_ENTRIES, "mcl-prism-vmf"]
     assert (mine.noises, mine.seeds, mine.with_claims) == (("none",), 1, False)

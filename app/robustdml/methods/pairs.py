@@ -78,12 +78,12 @@ METHODS = {
     "superloss": pair_method("SuperLoss", _superloss, (SuperLossOptions, ContrastiveOptions), takes_weights=False),
 }
 
-# The default: the contrastive loss from the features' principal axes on what the audit keeps, and an average with the
+# The default: the contrastive loss from the whitened features on what the audit keeps, and an average with the
 # start, or the features themselves. Without trials, and where the audit overlooks much, PRISM filters; docs/labels.md.
 ROBUST = replace(
     METHODS["contrastive"],
     title="Robust",
     filter=FilterOptions("prism-vmf", threshold="cautious", without_copies=True, vmf_epochs=1, on_trial=True),
-    start="principal",
+    start="whitened",
     averages=True,
 )

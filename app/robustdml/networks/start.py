@@ -1,4 +1,4 @@
-"""How an embedding layer starts: as the projection on the features' principal axes, as narrow as loses little."""
+"""How an embedding layer starts: as the features' principal axes, as few as lose little, whitened within classes."""
 
 import math
 from dataclasses import dataclass, replace
@@ -23,31 +23,54 @@ MOST_LOST = 0.03
 # Beyond so many features and samples the strongest axes alone are found (Halko et al., SIAM Review 53, 2011), with
 # spare ones for their precision.
 WIDE, SPARE = 512, 32
-# Strengths below this share of the greatest are rounding.
-_NO_AXIS = 1e-9
+# Strengths below this share of the greatest, and spreads within classes below this share of the whole, are rounding.
+_NO_AXIS = _NO_SPREAD = 1e-9
 
 
 @dataclass(frozen=True)
 class Start:
-    """The strongest principal axes, scaled by √2 and turned at random."""
+    """The strongest principal axes, whitened or not, scaled by √2 and turned at random."""
 
     width: int  # D
-    axes: Tensor  # A unit vector a row, the strongest first, float64, (R, F)
+    axes: Tensor  # A row each, the strongest first, float64, (R, F); of length 1 before they are whitened
     # Recall@1 and MAP@R by width on held-out training classes, as far as they were measured; 0 for the features.
     measured: dict[int, dict[str, float]]
 
     @torch.no_grad()
     def fill(self, layer: nn.Linear) -> None:
         """Set the layer to the axes, and its bias to 0 for good: its steps would depend on the features' scale."""
-        size, width = layer.in_features, layer.out_features
-        axes = self.axes[:width]
-        if len(axes) < min(width, size):  # Of few samples: directions that they say nothing about.
-            others = torch.randn(size, min(width, size) - len(axes), dtype=torch.float64)
-            axes = torch.linalg.qr(torch.cat([axes.T, others], 1)).Q.T
+        width = layer.out_features
+        axes = _completed(self.axes, width)
         # Turned, because AdamW moves all weights equally far: an axis spread over all rows is suppressed sooner.
         turn = torch.linalg.qr(torch.randn(width, width, dtype=torch.float64)).Q
         layer.weight.copy_(math.sqrt(2) * turn[:, : len(axes)] @ axes)
         layer.bias.zero_().requires_grad_(False)
+
+    def embed(self, features: NDArray[np.generic]) -> NDArray[np.float32]:
+        """Embeddings of features (N, F) before training, up to their turn and length."""
+        unit = unit_length(torch.from_numpy(np.array(features, dtype=np.float32)))
+        return (unit @ self.axes[: self.width].T.float()).numpy()
+
+    def whitened(self, features: NDArray[np.floating], labels: NDArray[np.int64], rows: Rows) -> "Start":
+        """Divide by the spread within classes, of these rows of the features (N, F).
+
+        With the covariance S within classes and its mean variance m the rows become (S/m + I)^(-1/2) times the axes, up
+        to a turn, at the same mean length. It is the within-class covariance normalisation of Hatch et al., Interspeech
+        2006, shrunk by half: where classes are unlike, directions in which each of them spreads tell them apart badly.
+        """
+        rows = _of_each_class(labels, rows)
+        axes = _completed(self.axes, self.width)
+        projected = unit_length(torch.from_numpy(np.array(features[rows], dtype=np.float32))).double() @ axes.T
+        _, own, sizes = np.unique(labels[rows], return_inverse=True, return_counts=True)
+        sums = torch.zeros(len(sizes), len(axes), dtype=torch.float64).index_add_(0, torch.from_numpy(own), projected)
+        within = projected - (sums / torch.from_numpy(sizes)[:, None])[own]
+        covariance = within.T @ within
+        mean = covariance.trace() / len(axes)
+        if mean <= _NO_SPREAD * projected.square().sum() / len(axes):
+            return self
+        root = torch.linalg.cholesky(covariance / mean + torch.eye(len(axes), dtype=torch.float64))
+        length = projected.norm() / torch.linalg.solve_triangular(root, projected.T, upper=False).norm()
+        return replace(self, axes=length * torch.linalg.solve_triangular(root, axes, upper=False))
 
 
 def make_start(features: NDArray[np.floating], width: int, rows: Rows | None = None) -> Start:
@@ -97,6 +120,29 @@ def choose_start(
             return replace(make_start(features, width), measured=measured)
         width *= 2
     return replace(make_start(features, full), measured=measured)
+
+
+def _completed(axes: Tensor, width: int) -> Tensor:
+    """Take the first `width` axes; of few samples there are fewer, and random ones follow."""
+    count, size = min(width, axes.shape[1]), axes.shape[1]
+    if len(axes) >= count:
+        return axes[:count]
+    others = torch.randn(size, count - len(axes), dtype=torch.float64)
+    completed: Tensor = torch.linalg.qr(torch.cat([axes.T, others], 1)).Q.T
+    return completed
+
+
+def _of_each_class(labels: NDArray[np.int64], rows: Rows) -> Rows:
+    """At most about `MOST_SAMPLES` of these rows: some of each class, and of very many classes two of some."""
+    if len(rows) <= MOST_SAMPLES:
+        return rows
+    order = rows[np.argsort(labels[rows], kind="stable")]
+    _, first, sizes = np.unique(labels[order], return_index=True, return_counts=True)
+    place = np.arange(len(order)) - np.repeat(first, sizes)
+    most = max(MOST_SAMPLES // len(sizes), 2)
+    every = -(-most * len(sizes) // MOST_SAMPLES)
+    chosen: Rows = order[(place < most) & (np.repeat(np.arange(len(sizes)), sizes) % every == 0)]
+    return chosen
 
 
 def _halves(labels: NDArray[np.int64], seed: int) -> tuple[Rows, Rows]:

@@ -104,7 +104,8 @@ class Tally:
 HEAD = ("filter", "learning rate", "averaging", "Recall@1", "MAP@R", "classes")
 CAPTION = (
     "Gains over the untouched features on held-out training classes by the labels given, points ± standard error. "
-    "averaging: weight of the trained layer in its average with the start; classes: held-out classes × splits."
+    "averaging: weight of the trained layer in its average with the start, 0 for the whitened features; classes: "
+    "held-out classes × splits."
 )
 
 
@@ -135,6 +136,8 @@ def advice(chosen: dict[str, Any], epochs: int) -> str:
         return f"Kept the features as they are: {why}." if chosen["kept_features"] else f"Nothing was tried: {why}."
     gain = f"{_points(best, JUDGED[1])} points of MAP@R and {_points(best, JUDGED[0])} of Recall@1"
     what = f"averaging {best['averaging']:g} with filter {best['filter']}"
+    if best["averaging"] == 0:
+        what = "features whitened within classes, without training"
     if chosen["kept_features"]:
         return (
             "Kept the features as they are: nothing gained more than chance on held-out classes; the best, "

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robustdml.config import PRINCIPAL, TrainingConfig
+from robustdml.config import RANDOM, WHITENED, TrainingConfig
 from robustdml.data import Rows
 from robustdml.data.image_files import batches_of
 from robustdml.data.samplers import ClassBalancedSampler, RandomSampler
@@ -72,7 +72,7 @@ class Run:
             self.prepared = prepared
         split = prepared.data.train
         self.labels, self.changed = split.labels, split.labels != split.reference_labels
-        if config.layer_start == PRINCIPAL and start is None:
+        if config.layer_start != RANDOM and start is None:
             start = self._choose_start()
         self.measured_widths = {} if start is None else start.measured
         self.embedding_size = (config.embedding_size or NARROWEST) if start is None else start.width
@@ -124,7 +124,7 @@ class Run:
         """Make the filter, and what depends on it: the inputs of the loss, and the log of the samples."""
         config, device, classes = self.config, self.device, self.prepared.data.train.num_classes
         self.filter_options = options
-        steps = 0 if config.layer_start == PRINCIPAL else len(self.sampler)
+        steps = len(self.sampler) if config.layer_start == RANDOM else 0
         settings = replace(config, filter=options, noise_rate=config.noise_rate if options.kind in FILTERS else None)
         settings = replace(settings, noise_rate=settings.assumed_noise_rate(self.prepared.data.noise_rate))
         self.filter: PrismFilter | AuditFilter | None = None
@@ -169,7 +169,7 @@ class Run:
         if isinstance(self.filter, AuditFilter):
             self.filter.quality.copy_(self.judge_labels())
             self._draw_from_kept()
-        elif isinstance(self.filter, PrismFilter) and self.config.layer_start == PRINCIPAL:
+        elif isinstance(self.filter, PrismFilter) and self.config.layer_start != RANDOM:
             self.filter.fill(self._embed_training_split(), self.world)
         self.phase_one_seconds = time.perf_counter() - start
 
@@ -181,12 +181,15 @@ class Run:
     def _choose_start(self) -> Start:
         features = self.prepared.frozen_features()
         if self.config.embedding_size is not None:
-            return make_start(features, self.config.embedding_size)
-        rows = np.flatnonzero(self.believed()) if features.shape[1] > NARROWEST else None
-        start = choose_start(features, self.labels, self.config.seed, rows)
-        # All processes take the width of the first: last bits may differ.
-        width = torch.tensor(float(start.width) if self.world.leads else torch.nan, device=self.device)
-        return replace(start, width=int(self.world.merged(width)))
+            start = make_start(features, self.config.embedding_size)
+        else:
+            rows = np.flatnonzero(self.believed()) if features.shape[1] > NARROWEST else None
+            start = choose_start(features, self.labels, self.config.seed, rows)
+            # All processes take the width of the first: last bits may differ.
+            width = torch.tensor(float(start.width) if self.world.leads else torch.nan, device=self.device)
+            start = replace(start, width=int(self.world.merged(width)))
+        whiten = self.config.layer_start == WHITENED
+        return start.whitened(features, self.labels, np.flatnonzero(self.believed())) if whiten else start
 
     def judge_labels(self) -> Tensor:
         """Probability that each label is right, by the features before training, (N,); computed once."""

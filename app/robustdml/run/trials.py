@@ -3,6 +3,7 @@
 The averaging is the weight of the trained embedding layer in its average with its start, as in Wortsman et al., "Robust
 fine-tuning of zero-shot models", CVPR 2022. All are compared with the untouched features, which are kept unless a gain
 over them is more than chance. Held-out labels may be wrong, so a gain has to show among those that the audit keeps too.
+A whitened start is a contestant itself, as the averaging 0.
 """
 
 import math
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from robustdml.config import WHITENED
 from robustdml.data import RetrievalData, Rows, Split
 from robustdml.evaluation import judged
 from robustdml.filters.filter import LEAST_QUALITY
@@ -24,6 +26,7 @@ from robustdml.networks.preparation import Prepared
 from robustdml.networks.start import Start, make_start
 from robustdml.progress import OnProgress
 from robustdml.run.evidence import Tally, advice
+from robustdml.run.left_out import leave_each_out
 from robustdml.run.run import Run
 
 HELD_OUT = 1 / 3
@@ -73,6 +76,7 @@ def choose(run: Run, report: OnProgress) -> None:
             trials.run_split(kept, held)
             if trials.is_plain:
                 break
+        trials.leave_out_where_unsupported()
     # All processes take the choice of the first: last bits may differ.
     chosen = torch.tensor(trials.winner(), dtype=torch.float64, device=run.device)
     chosen = run.world.merged(chosen if run.world.leads else torch.full_like(chosen, torch.nan))
@@ -103,7 +107,9 @@ class Trials:
         self.filters, self.overlooked = filters_to_try(run)
         self.factors = factors_to_try(run)
         # By filter, factor of the learning rate, and averaging.
-        keys = product(self.filters, self.factors, TRIED)
+        keys = [*product(self.filters, self.factors, TRIED)]
+        self.untrained = (self.filters[-1], 1.0, 0.0) if run.config.layer_start == WHITENED else None
+        keys += [] if self.untrained is None else [self.untrained]
         self.tallies = {key: Tally(run.prepared.data.train.num_classes) for key in keys}
 
     @property
@@ -121,6 +127,8 @@ class Trials:
         near = [place for place in found if gains[place] >= gain - (1 - NEARLY) * abs(gain)]
         # The run takes more steps than a trial, so that it moves further.
         moves = [factor * averaging for _, factor, averaging in self.tallies]
+        # What is not trained has to be the best: a trial trains less than the run.
+        near = [place for place in near if moves[place] > 0 or gains[place] == gain]
         best = min(near, key=lambda place: (moves[place], -gains[place], -place))
         return best, tallies[best].supported
 
@@ -138,6 +146,17 @@ class Trials:
             for place, ((options, factor, averaging), tally) in enumerate(self.tallies.items())
             if tally.splits
         ]
+
+    def leave_out_where_unsupported(self) -> None:
+        """Where nothing gains more than chance on splits of few classes, measure the whitened start class by class."""
+        run = self.run
+        few = FEWEST_CLASSES <= len(np.unique(run.labels)) < FEW
+        if self.untrained is None or self.winner()[1] or not few:
+            return
+        rows = _thinned(run.labels, np.unique(run.labels), np.random.default_rng(run.config.seed))
+        features = np.asarray(run.prepared.data.train.inputs[rows], np.float32)
+        found = leave_each_out(features, run.labels[rows], run.believed()[rows], run.embedding_size)
+        self.tallies[self.untrained] = found
 
     def run_split(self, kept: Rows, held: Rows) -> None:
         """Train on the samples of some classes, and measure on those of others."""
@@ -158,8 +177,17 @@ class Trials:
             return [judged(embeddings[rows], of_rows, queries) for rows, of_rows, queries in parts]
 
         # Wrong labels bring samples of the held-out classes into training: the start must not see them.
-        start = make_start(features, run.embedding_size, np.flatnonzero(run.believed()[kept]))
+        rows = np.flatnonzero(run.believed()[kept])
+        start = make_start(features, run.embedding_size, rows)
         untouched = measure(embed(prepared.backbone))
+
+        def record(key: tuple[FilterOptions, float, float], embeddings: NDArray[np.float32]) -> None:
+            gains, of_believed = (after - before for after, before in zip(measure(embeddings), untouched, strict=True))
+            self.tallies[key].add(split.labels[held], gains, of_believed)
+
+        if self.untrained is not None:
+            start = start.whitened(features, data.train.labels, rows)
+            record(self.untrained, start.embed(np.asarray(data.test.inputs)))
         for options, factor in product(self.filters, self.factors):
             if all(self.tallies[options, factor, averaging].loses_plainly for averaging in TRIED):
                 continue
@@ -171,9 +199,7 @@ class Trials:
             # The layer is linear, and so is the average in its weight.
             moved = embed(trial.embedder) - begun
             for averaging in TRIED:
-                measured = measure(begun + averaging * moved)
-                gains, of_believed = (after - before for after, before in zip(measured, untouched, strict=True))
-                self.tallies[options, factor, averaging].add(split.labels[held], gains, of_believed)
+                record((options, factor, averaging), begun + averaging * moved)
 
     def _begin(self, options: FilterOptions, factor: float, prepared: Prepared, kept: Rows, start: Start) -> Run:
         """Begin a run that trains on some of the classes and tests on others, by the labels given."""
