@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from app.tests.conftest import Ends, make_clusters
-from app.tests.test_principal_start import in_pairs, mixture
+from app.tests.test_robust import in_pairs, mixture
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.filters.options import FilterOptions

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from app.tests.conftest import save_features
-from app.tests.test_principal_start import mixture
+from app.tests.test_robust import mixture
 from robustdml import load_embedder
 from robustdml.cli import main
 from robustdml.config import TrainingConfig

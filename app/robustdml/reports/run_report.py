@@ -4,6 +4,7 @@ from html import escape
 
 import numpy as np
 
+from robustdml.config import WHITENED
 from robustdml.data import RetrievalData, Split
 from robustdml.data.named import NAMED
 from robustdml.evaluation import untouched_title
@@ -82,12 +83,13 @@ def _chosen(result: TrainingResult) -> list[str]:
     chosen = result.summary["chosen"]
     if chosen is None:
         return []
-    start = f"The layer starts with {chosen['start']['width']} principal axes"
+    whitened = ", whitened within classes" if result.config.layer_start == WHITENED else ""
+    start = f"The layer starts with {chosen['start']['width']} principal axes{whitened}"
     return [
         "<h2>What was chosen</h2>",
         f"<p>{escape(chosen['advice'])}</p>",
         table(HEAD, rows_of(chosen)) if chosen["contestants"] else "",
-        f"<p>{escape(CAPTION)} {escape(start)}; {chosen['steps']:,} steps of training.</p>",
+        f"<p>{escape(CAPTION)} {escape(start)}. {chosen['steps']:,} steps of training.</p>",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The embedding layer that starts from the features' own axes, and its average with what it has learnt."""
+"""The embedding layer that starts from the features' own axes, whitened, and its average with what it has learnt."""
 
 from dataclasses import replace
 
@@ -10,9 +10,11 @@ from torch import nn
 from app.tests.conftest import check_resume
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
+from robustdml.evaluation import judged
 from robustdml.filters.options import FilterOptions
+from robustdml.networks.models import unit_length
 from robustdml.networks.preparation import prepare
-from robustdml.networks.start import choose_start, make_start
+from robustdml.networks.start import _of_each_class, choose_start, make_start
 from robustdml.noise import with_wrong_labels
 from robustdml.progress import silent
 from robustdml.run import trials
@@ -70,6 +72,56 @@ def test_a_narrow_layer_starts_with_the_strongest_axes():
     strong = random.normal(size=(200, 4)) @ random.normal(size=(4, 30))
     x = (strong + 0.01 * random.normal(size=(200, 30))).astype(np.float32)
     np.testing.assert_allclose(cosines(filled(x, 4)(torch.from_numpy(x)).detach().numpy()), cosines(x), atol=5e-3)
+
+
+def whitened_by_hand(x, labels, rows):
+    """Unit rows times (S/m + I)^(-1/2) of some of them."""
+    unit = x.astype(np.float64) / np.linalg.norm(x, axis=1, keepdims=True)
+    means = {c: unit[rows][labels[rows] == c].mean(0) for c in np.unique(labels[rows])}
+    within = unit[rows] - np.stack([means[c] for c in labels[rows]])
+    variances, turn = np.linalg.eigh(within.T @ within)
+    return unit @ (turn / np.sqrt(variances / variances.mean() + 1)) @ turn.T
+
+
+@pytest.mark.parametrize("count", [240, 20])  # more samples than features, and fewer
+def test_a_whitened_start_divides_by_the_spread_within_classes(count):
+    data = mixture()
+    x, labels = data.train.inputs[::12][:20] if count == 20 else data.train.inputs, data.train.labels
+    labels = np.sort(labels[::12]) if count == 20 else labels
+    rows = np.flatnonzero(np.arange(len(x)) % 5)  # the labels that are believed
+    start = make_start(x, 64).whitened(x, labels, rows)
+    layer = nn.Linear(24, 64)
+    start.fill(layer)
+    expected = cosines(whitened_by_hand(x, labels, rows))
+    np.testing.assert_allclose(cosines(layer(torch.from_numpy(x)).detach().numpy()), expected, atol=1e-4)
+    np.testing.assert_allclose(cosines(start.embed(x)), expected, atol=1e-4)
+    # As long as before, so that learning rates mean the same.
+    unit = unit_length(torch.from_numpy(x[rows]))
+    assert float(layer(unit).detach().norm()) == pytest.approx(np.sqrt(2 * len(rows)), rel=1e-3)
+
+
+def test_whitening_finds_classes_that_it_has_not_seen():
+    data = mixture(nuisance=2.0)
+    train, test = data.train, data.test
+    start = make_start(train.inputs, 64).whitened(train.inputs, train.labels, np.arange(240))
+    before, after = (np.nanmean(judged(rows, test.labels)[:, 1]) for rows in (test.inputs, start.embed(test.inputs)))
+    assert after > before + 0.3
+
+
+def test_without_two_samples_of_a_class_nothing_is_whitened():
+    x, start = mixture().train.inputs, make_start(mixture().train.inputs, 16)
+    for labels, rows in ((np.arange(240), np.arange(240)), (np.zeros(240, int), np.arange(0))):
+        assert torch.equal(start.whitened(x, labels, rows).axes, start.axes)
+    copies = np.repeat(x[::2], 2, axis=0)
+    assert torch.equal(start.whitened(copies, np.arange(240) // 2, np.arange(240)).axes, start.axes)
+
+
+@pytest.mark.parametrize(("classes", "size"), [(4000, 3), (40, 300)])
+def test_of_many_samples_some_of_each_class_or_two_of_some_classes_are_whitened_by(classes, size, monkeypatch):
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(classes), size))
+    monkeypatch.setattr("robustdml.networks.start.MOST_SAMPLES", 1000)
+    sizes = np.bincount(labels[_of_each_class(labels, np.arange(len(labels)))])
+    assert sizes.sum() == 1000 and set(sizes[sizes > 0]) == {max(1000 // classes, 2)}
 
 
 def test_the_start_is_as_wide_as_it_must_be_not_to_lose():
@@ -219,6 +271,23 @@ def test_few_classes_are_held_out_in_more_splits(classes, count, times):
         assert not set(labels[kept]) & set(labels[tested]) and len(kept) + len(tested) == len(labels)
         held[np.unique(labels[tested])] += 1
     assert set(held) == times
+
+
+def test_of_few_classes_whitening_is_tried_class_by_class_where_trials_support_nothing(monkeypatch):
+    data = mixture(classes=6, nuisance=2.0)
+    config = TrainingConfig(epochs=1, batch_size=64)
+    assert tried(config, data).averaging > 0
+    monkeypatch.setattr(trials, "splits_of", lambda labels, seed: [])
+    run = tried(config, data)
+    (best,) = run.chosen["contestants"]
+    assert (run.averaging, run.keeps_features) == (0, False) and best["supported"]
+    assert (best["classes"], best["splits"]) == (6, 6)
+    assert run.chosen["advice"].startswith("Chosen: features whitened within classes, without training")
+    # Not of many classes, not of other starts, and not where it does not help.
+    flat = Split(np.random.default_rng(0).normal(size=(120, 24)).astype(np.float32), data.train.labels, ("",) * 6)
+    for kept in (mixture(24, 8), RetrievalData("flat", flat, data.test)):
+        assert tried(config, kept).keeps_features
+    assert tried(replace(config, start="principal"), data).keeps_features
 
 
 def test_too_few_classes_for_a_trial():
