@@ -83,3 +83,19 @@ class ClassBalancedSampler:
             classes = random.choice(len(self._members), self._classes_per_batch, replace=False)
             members = [self._members[c] for c in classes]
             yield np.concatenate([random.choice(m, size, replace=len(m) < size) for m in members])
+
+
+def make_sampler(
+    labels: NDArray[np.int64], batch_size: int, asked: int | None, usual: int, seed: int
+) -> RandomSampler | ClassBalancedSampler:
+    """Make the batches of an epoch, as many as the samples fill, with `asked` or else `usual` of a class; 0: random."""
+    samples_per_class = usual if asked is None else asked
+    if samples_per_class == 0:
+        return RandomSampler(len(labels), batch_size, seed)
+    if asked is None:
+        # By default too few classes for a batch give more samples each, because small batches have few negatives.
+        sizes = np.unique(labels, return_counts=True)[1]
+        classes = max(min(batch_size // samples_per_class, len(sizes)), 1)
+        samples_per_class = max(samples_per_class, min(batch_size // classes, int(sizes.max(initial=1))))
+        batch_size = samples_per_class * classes
+    return ClassBalancedSampler(labels, batch_size, samples_per_class, seed)

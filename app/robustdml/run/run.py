@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from robustdml.config import RANDOM, WHITENED, TrainingConfig
 from robustdml.data import Rows
 from robustdml.data.image_files import batches_of
-from robustdml.data.samplers import ClassBalancedSampler, RandomSampler
+from robustdml.data.samplers import ClassBalancedSampler, RandomSampler, make_sampler
 from robustdml.errors import UsageError
 from robustdml.filters.filter import KEPT, LEAST_QUALITY, AuditFilter, PrismFilter
 from robustdml.filters.label_quality import MOST_JUDGED, label_quality
@@ -91,7 +91,7 @@ class Run:
         except ValueError as error:
             raise UsageError(f"method {config.method}: {error}") from error
         self.network, self.loss = world.wrap(self.embedder), world.shard(loss)
-        self.sampler = _make_sampler(config, self.labels)
+        self.sampler = self._sampler_of(self.labels)
         rate = config.network_learning_rate
         if config.chooses_averaging and config.learning_rate is None and split.num_classes >= FEWEST_CLASSES:
             # Few steps move the layer little; trials on enough classes see to it that it does not go too far.
@@ -176,7 +176,11 @@ class Run:
     def _draw_from_kept(self) -> None:
         if isinstance(self.filter, AuditFilter):
             self.drawn = np.flatnonzero(self.filter.verdict[KEPT].cpu().numpy())
-            self.sampler = _make_sampler(self.config, self.labels[self.drawn])
+            self.sampler = self._sampler_of(self.labels[self.drawn])
+
+    def _sampler_of(self, labels: NDArray[np.int64]) -> RandomSampler | ClassBalancedSampler:
+        config, usual = self.config, METHODS[self.config.method].samples_per_class
+        return make_sampler(labels, config.batch_size, config.samples_per_class, usual, config.seed)
 
     def _choose_start(self) -> Start:
         features = self.prepared.frozen_features()
@@ -384,18 +388,3 @@ class Run:
         modules = {"embedder": self.embedder, "start": self.start, "loss": self.loss, "log": self.log}
         modules |= {name: value.module for name, value in self.inputs.items() if value.module is not None}
         return modules if self.filter is None else {**modules, "filter": self.filter}
-
-
-def _make_sampler(config: TrainingConfig, labels: NDArray[np.int64]) -> RandomSampler | ClassBalancedSampler:
-    """Make the batches of an epoch, as many as the samples with these labels fill."""
-    method, batch_size = METHODS[config.method], config.batch_size
-    samples_per_class = method.samples_per_class if config.samples_per_class is None else config.samples_per_class
-    if samples_per_class == 0:
-        return RandomSampler(len(labels), batch_size, config.seed)
-    if config.samples_per_class is None:
-        # By default too few classes for a batch give more samples each, because small batches have few negatives.
-        sizes = np.unique(labels, return_counts=True)[1]
-        classes = max(min(batch_size // samples_per_class, len(sizes)), 1)
-        samples_per_class = max(samples_per_class, min(batch_size // classes, int(sizes.max(initial=1))))
-        batch_size = samples_per_class * classes
-    return ClassBalancedSampler(labels, batch_size, samples_per_class, config.seed)
