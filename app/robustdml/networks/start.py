@@ -56,7 +56,7 @@ class Start:
 
         With the covariance S within classes and its mean variance m the rows become (S/m + I)^(-1/2) times the axes, up
         to a turn, at the same mean length. It is the within-class covariance normalisation of Hatch et al., Interspeech
-        2006, shrunk by half: where classes are unlike, directions in which each of them spreads tell them apart badly.
+        2006, shrunk by half: a direction in which samples of one class vary a lot says little about their class.
         """
         rows = _of_each_class(labels, rows)
         axes = _completed(self.axes, self.width)

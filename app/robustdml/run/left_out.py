@@ -1,4 +1,4 @@
-"""What whitening gains for classes that it has not seen, among all others: more than trials can tell of few classes."""
+"""Gain of the whitened start on each class, whitened without it: of few classes this tells more than trials do."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from robustdml.run.evidence import Tally
 def leave_each_out(
     features: NDArray[np.float32], labels: NDArray[np.int64], believed: NDArray[np.bool_], width: int
 ) -> Tally:
-    """Whiten features (N, F) by all classes but one, let samples of that one search among all, and so on by class."""
+    """For each class, whiten features (N, F) by the other classes; its samples search among all samples."""
     start = make_start(features, width, np.flatnonzero(believed))
     tally = Tally(int(labels.max()) + 1)
     # By the labels given, and among those alone that the audit keeps.

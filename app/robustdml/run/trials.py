@@ -127,7 +127,7 @@ class Trials:
         near = [place for place in found if gains[place] >= gain - (1 - NEARLY) * abs(gain)]
         # The run takes more steps than a trial, so that it moves further.
         moves = [factor * averaging for _, factor, averaging in self.tallies]
-        # What is not trained has to be the best: a trial trains less than the run.
+        # The untrained start has to gain the most: a run trains longer than a trial.
         near = [place for place in near if moves[place] > 0 or gains[place] == gain]
         best = min(near, key=lambda place: (moves[place], -gains[place], -place))
         return best, tallies[best].supported
