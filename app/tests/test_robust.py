@@ -293,6 +293,8 @@ def test_of_few_classes_whitening_is_tried_class_by_class_where_trials_support_n
 def test_too_few_classes_for_a_trial():
     run = tried(TrainingConfig(epochs=1, batch_size=32), mixture(classes=3))
     assert run.keeps_features and "trials need 4 classes" in run.chosen["advice"]
+    asked = tried(TrainingConfig(epochs=1, batch_size=32, embedding_size=8), mixture(classes=3))
+    assert (asked.keeps_features, asked.averaging) == (False, 0.5)
 
 
 def test_resume_goes_on_with_what_was_chosen(tmp_path):

@@ -128,7 +128,8 @@ class Trials:
         # The run takes more steps than a trial, so that it moves further.
         moves = [factor * averaging for _, factor, averaging in self.tallies]
         # The untrained start has to gain the most: a run trains longer than a trial.
-        near = [place for place in near if moves[place] > 0 or gains[place] == gain]
+        trained = [gains[place] for place in found if moves[place] > 0]
+        near = [place for place in near if moves[place] > 0 or gains[place] > max(trained, default=-math.inf)]
         best = min(near, key=lambda place: (moves[place], -gains[place], -place))
         return best, tallies[best].supported
 
