@@ -72,7 +72,7 @@ def draw_picture(path: Path = PICTURE) -> None:
     """Draw README's picture; the file holds the numbers that it shows."""
     by_method = {
         method: precision_by_noise()[method]
-        for method in ("Robust", "Contrastive, principal start", "Contrastive", "SuperLoss", "Proxy-Anchor", BASELINE)
+        for method in ("Robust", "Contrastive, whitened start", "Contrastive", "SuperLoss", "Proxy-Anchor", BASELINE)
     }
     with rc_context(STYLE):
         figure = Figure(figsize=(7.2, 3.2), layout="constrained")

@@ -77,7 +77,7 @@ def wrong_test_labels() -> str:
 
 def robustness() -> str:
     """README's sentence on the suite."""
-    start = "Contrastive, principal start"
+    start = "Contrastive, whitened start"
     means = {m: f"{fmean(cells('MAP@R', m).values()):.3f}" for m in (BASELINE, "Contrastive", start, "Robust")}
     counts = below_untouched("Recall@1", "Robust"), below_untouched("MAP@R", "Robust"), len(cells("MAP@R", "Robust"))
     return (

@@ -14,16 +14,18 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from robustdml.cache import write_text
-from robustdml.config import TrainingConfig
+from robustdml.config import RANDOM, TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
 from robustdml.evaluation import below_untouched, still_rising, untouched_metrics
 from robustdml.locks import FILE_NAME as LOCK
 from robustdml.locks import sole_use
 from robustdml.networks.models import Embedder
-from robustdml.networks.preparation import prepare, resolve_device
+from robustdml.networks.preparation import Prepared, prepare, resolve_device
+from robustdml.networks.start import Start
 from robustdml.plain_files import DamagedError, read_plain, save_plain
 from robustdml.progress import OnProgress, Recorder, silent
 from robustdml.retrieval import retrieval_metrics
@@ -149,12 +151,14 @@ def train(
     ):
         torch.manual_seed(config.seed)
         prepared = world.first(lambda: prepare(config, data, chosen, on_progress))
-        run = Run(config, prepared, chosen, world=world)
+        checkpoint = _read_checkpoint(out / CHECKPOINT) if resume and out is not None else None
+        start = None if checkpoint is None else _start_of(checkpoint, config, prepared)
+        run = Run(config, prepared, chosen, world=world, start=start)
         if untouched is None:
             untouched = untouched_metrics(run.prepared, chosen, on_progress)
         run.can_keep_features &= may_keep_features
-        if resume and out is not None:
-            _load_checkpoint(out / CHECKPOINT, run)
+        if checkpoint is not None and out is not None:
+            _restore(out / CHECKPOINT, checkpoint, run)
             epochs = run.epoch + (run.under_way.steps > 0)
             if epochs > config.epochs:
                 raise UsageError(f"{out} is after {run.position} already; ask for at least {epochs} epochs (epochs)")
@@ -226,7 +230,7 @@ def save_checkpoint(path: Path, run: Run, state: dict[str, Any]) -> None:
     save_plain(path, {**about, "state": state})
 
 
-def _load_checkpoint(path: Path, run: Run) -> None:
+def _read_checkpoint(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise UsageError(f"{path}: no checkpoint to resume from; drop --resume to start anew")
     try:
@@ -242,6 +246,18 @@ def _load_checkpoint(path: Path, run: Run) -> None:
         raise UsageError(f"{path}: not a checkpoint of format {CHECKPOINT_FORMAT}")
     if not all(isinstance(content.get(part), dict) for part in ("config", "data", "state")):
         raise UsageError(f"{path}: a checkpoint with parts missing")
+    return content
+
+
+def _start_of(content: dict[str, Any], config: TrainingConfig, prepared: Prepared) -> Start | None:
+    """Take the start that a run had, if it suits these features: to choose it again, labels would be judged again."""
+    weight = content["state"].get("start", {}).get("weight")
+    if config.layer_start == RANDOM or not isinstance(weight, Tensor) or weight.shape[1:] != (prepared.num_features,):
+        return None
+    return Start(len(weight), weight.double(), {})
+
+
+def _restore(path: Path, content: dict[str, Any], run: Run) -> None:
     changes = run.config.differences(content["config"])
     if content["data"] != run.data_summary:
         changes.append(f"data: {content['data']} then, {run.data_summary} now")

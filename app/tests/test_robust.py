@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from app.tests.conftest import check_resume
+from app.tests.conftest import Ends, check_resume
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
+from robustdml.errors import UsageError
 from robustdml.evaluation import judged
 from robustdml.filters.options import FilterOptions
 from robustdml.networks.models import unit_length
@@ -305,6 +306,19 @@ def test_resume_goes_on_with_what_was_chosen(tmp_path):
     assert whole.summary["filter"] == "audit" and whole.summary["averaging"] in trials.TRIED
     chosen = ("filter", "averaging", "learning_rate", "chosen", "loss", "precision_at_1")
     assert [whole.summary[name] for name in chosen] == [resumed.summary[name] for name in chosen]
+
+
+def test_a_resumed_run_does_not_judge_labels_again(tmp_path, monkeypatch):
+    """Of half a million samples that takes minutes."""
+    config, data = TrainingConfig(epochs=2, batch_size=64), mixture(classes=20, size=8)
+    with pytest.raises(KeyboardInterrupt):
+        train(config, data, out=tmp_path, device="cpu", recorders=[Ends(after=1)])
+    monkeypatch.delattr("robustdml.run.run.label_quality")
+    assert len(train(config, data, out=tmp_path, resume=True, device="cpu").history) == 2
+    narrower = replace(data, train=replace(data.train, inputs=data.train.inputs[:, :20]))
+    monkeypatch.undo()
+    with pytest.raises(UsageError, match="is of another run"):
+        train(config, narrower, out=tmp_path, resume=True, device="cpu")
 
 
 def test_few_steps_raise_the_learning_rate_and_trials_try_three_times_as_much(monkeypatch):
