@@ -20,6 +20,7 @@ from robustdml.noise import with_wrong_labels
 from robustdml.progress import silent
 from robustdml.run import trials
 from robustdml.run.evidence import Tally
+from robustdml.run.left_out import leave_out_by_group
 from robustdml.run.run import Run
 from robustdml.train import train
 
@@ -282,13 +283,22 @@ def test_of_few_classes_whitening_is_tried_class_by_class_where_trials_support_n
     run = tried(config, data)
     (best,) = run.chosen["contestants"]
     assert (run.averaging, run.keeps_features) == (0, False) and best["supported"]
-    assert (best["classes"], best["splits"]) == (6, 6)
+    assert (best["classes"], best["splits"]) == (6, 10)  # five groups, two halves
     assert run.chosen["advice"].startswith("Chosen: features whitened within classes, without training")
     # Not of many classes, not of other starts, and not where it does not help.
     flat = Split(np.random.default_rng(0).normal(size=(120, 24)).astype(np.float32), data.train.labels, ("",) * 6)
     for kept in (mixture(24, 8), RetrievalData("flat", flat, data.test)):
         assert tried(config, kept).keeps_features
     assert tried(replace(config, start="principal"), data).keeps_features
+
+
+def test_samples_that_whitening_was_fitted_to_do_not_make_others_look_better():
+    """Of as many features as samples, whitening moves the samples that it has seen away from their neighbours."""
+    random = np.random.default_rng(0)
+    labels = np.repeat(np.arange(15), 40)
+    x = 0.15 * random.normal(size=(15, 600))[labels] + random.normal(size=(600, 600))
+    found = leave_out_by_group(x.astype(np.float32), labels, np.ones(600, bool), 600, 0)
+    assert not found.supported and found.mean[1] < 0.01
 
 
 def test_too_few_classes_for_a_trial():

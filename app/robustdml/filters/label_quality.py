@@ -14,7 +14,7 @@ from robustdml.audit.explanations import BY_LIKENESS, EVENLY, explain, explain_a
 from robustdml.audit.features import WIDEST, principal_rows
 from robustdml.audit.label_noise import anchored
 from robustdml.networks.models import unit_length
-from robustdml.networks.start import make_start
+from robustdml.networks.start import principal_axes
 
 ROUNDS = 3
 WEIGHTS = [
@@ -35,7 +35,7 @@ def label_quality(features: NDArray[np.floating], labels: NDArray[np.int64]) -> 
     if len(classes) < 2:
         return torch.ones(len(labels))
     if features.shape[1] > WIDEST:
-        axes = make_start(features, WIDEST).axes[:WIDEST].T.float()
+        axes = principal_axes(features, WIDEST)[:WIDEST].T.float()
         features = (unit_length(torch.from_numpy(np.array(features, dtype=np.float32))) @ axes).numpy()
     given, count = torch.from_numpy(numbers.astype(np.int64)), len(labels)
     experts = Experts(principal_rows(features), given, len(classes))

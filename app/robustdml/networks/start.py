@@ -23,6 +23,8 @@ MOST_LOST = 0.03
 # Beyond so many features and samples the strongest axes alone are found (Halko et al., SIAM Review 53, 2011), with
 # spare ones for their precision.
 WIDE, SPARE = 512, 32
+# Samples that give the length of whitened features.
+MOST_COMPARED = 500
 # Strengths below this share of the greatest, and spreads within classes below this share of the whole, are rounding.
 _NO_AXIS = _NO_SPREAD = 1e-9
 
@@ -32,7 +34,9 @@ class Start:
     """The strongest principal axes, whitened or not, scaled by √2 and turned at random."""
 
     width: int  # D
-    axes: Tensor  # A row each, the strongest first, float64, (R, F); of length 1 before they are whitened
+    # A row each, the strongest first, of length 1 before they are whitened, float64, (R, F); where all features stay,
+    # any orthogonal basis serves, and the features' own is taken.
+    axes: Tensor
     # Recall@1 and MAP@R by width on held-out training classes, as far as they were measured; 0 for the features.
     measured: dict[int, dict[str, float]]
 
@@ -59,34 +63,49 @@ class Start:
         2006, shrunk by half: a direction in which samples of one class vary a lot says little about their class.
         """
         rows = _of_each_class(labels, rows)
-        axes = _completed(self.axes, self.width)
-        projected = unit_length(torch.from_numpy(np.array(features[rows], dtype=np.float32))).double() @ axes.T
+        axes = _completed(self.axes, self.width).float()
+        projected = unit_length(torch.from_numpy(np.array(features[rows], dtype=np.float32)))
+        projected = projected if len(axes) == features.shape[1] else projected @ axes.T
         _, own, sizes = np.unique(labels[rows], return_inverse=True, return_counts=True)
-        sums = torch.zeros(len(sizes), len(axes), dtype=torch.float64).index_add_(0, torch.from_numpy(own), projected)
+        sums = torch.zeros(len(sizes), len(axes)).index_add_(0, torch.from_numpy(own), projected)
         within = projected - (sums / torch.from_numpy(sizes)[:, None])[own]
         covariance = within.T @ within
         mean = covariance.trace() / len(axes)
         if mean <= _NO_SPREAD * projected.square().sum() / len(axes):
             return self
-        root = torch.linalg.cholesky(covariance / mean + torch.eye(len(axes), dtype=torch.float64))
-        length = projected.norm() / torch.linalg.solve_triangular(root, projected.T, upper=False).norm()
-        return replace(self, axes=length * torch.linalg.solve_triangular(root, axes, upper=False))
+        root = torch.linalg.cholesky(covariance / mean + torch.eye(len(axes)))
+        some = projected[:: max(len(projected) // MOST_COMPARED, 1)]
+        length = some.norm() / torch.linalg.solve_triangular(root, some.T, upper=False).norm()
+        return replace(self, axes=(length * torch.linalg.solve_triangular(root, axes, upper=False)).double())
 
 
 def make_start(features: NDArray[np.floating], width: int, rows: Rows | None = None) -> Start:
-    """Find the axes of features (N, F), or of some rows if there are any, at length 1: by the cosine, not centred."""
+    """Start with the axes of features (N, F), or of some rows if there are any."""
+    size = features.shape[1]
+    axes = torch.eye(size, dtype=torch.float64) if width >= size else principal_axes(features, width, rows)
+    return Start(width, axes, {})
+
+
+def principal_axes(features: NDArray[np.floating], width: int, rows: Rows | None = None) -> Tensor:
+    """Find axes of features (N, F), or of some rows if there are any, at length 1: by the cosine, not centred.
+
+    They are unit vectors, the strongest first, float64, (R, F), at least `width` of them if the rows have as many.
+    """
     rows = np.arange(len(features)) if rows is None or not len(rows) else rows
     if len(rows) > MOST_SAMPLES:
         rows = rows[np.linspace(0, len(rows) - 1, MOST_SAMPLES).astype(np.int64)]
     unit = unit_length(torch.from_numpy(np.array(features[rows], dtype=np.float32)))
     if min(unit.shape) > WIDE and width <= min(unit.shape) // 4:
-        return Start(width, torch.svd_lowrank(unit, width + SPARE, niter=4)[2].T[:width].double(), {})
+        axes: Tensor = torch.svd_lowrank(unit, width + SPARE, niter=4)[2].T[:width].double()
+        return axes
     unit = unit.double()
     if len(unit) >= unit.shape[1]:
-        return Start(width, torch.linalg.eigh(unit.T @ unit).eigenvectors.flip(1).T.contiguous(), {})
+        axes = torch.linalg.eigh(unit.T @ unit).eigenvectors.flip(1).T.contiguous()
+        return axes
     strengths, columns = torch.linalg.eigh(unit @ unit.T)
     found = strengths > _NO_AXIS * strengths[-1]
-    return Start(width, ((columns[:, found] / strengths[found].sqrt()).T @ unit).flip(0), {})
+    axes = ((columns[:, found] / strengths[found].sqrt()).T @ unit).flip(0)
+    return axes
 
 
 def choose_start(
@@ -102,7 +121,7 @@ def choose_start(
     seen, held = (rows[half] for half in _halves(labels[rows], seed))
     if not len(held):
         return make_start(features, full)
-    axes = make_start(features, min(full, WIDE // 2), seen).axes
+    axes = principal_axes(features, min(full, WIDE // 2), seen)
     measured_on = torch.from_numpy(np.array(features[held], dtype=np.float32)).double()
 
     def measure(projected: Tensor) -> dict[str, float]:
@@ -112,7 +131,7 @@ def choose_start(
     measured, width = {0: measure(measured_on)}, NARROWEST
     while width < size:
         if len(axes) == WIDE // 2 < width:
-            axes = make_start(features, full, seen).axes
+            axes = principal_axes(features, full, seen)
         if width > NARROWEST and width >= 2 * len(axes):
             break
         measured[width] = measure(measured_on @ axes[:width].T)

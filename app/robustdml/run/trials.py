@@ -26,7 +26,7 @@ from robustdml.networks.preparation import Prepared
 from robustdml.networks.start import Start, make_start
 from robustdml.progress import OnProgress
 from robustdml.run.evidence import Tally, advice
-from robustdml.run.left_out import leave_each_out
+from robustdml.run.left_out import leave_out_by_group
 from robustdml.run.run import Run
 
 HELD_OUT = 1 / 3
@@ -149,15 +149,16 @@ class Trials:
         ]
 
     def leave_out_where_unsupported(self) -> None:
-        """Where nothing gains more than chance on splits of few classes, measure the whitened start class by class."""
+        """Where no gain on splits of few classes is more than chance, measure the whitened start on groups of them."""
         run = self.run
         few = FEWEST_CLASSES <= len(np.unique(run.labels)) < FEW
         if self.untrained is None or self.winner()[1] or not few:
             return
         rows = _thinned(run.labels, np.unique(run.labels), np.random.default_rng(run.config.seed))
         features = np.asarray(run.prepared.data.train.inputs[rows], np.float32)
-        found = leave_each_out(features, run.labels[rows], run.believed()[rows], run.embedding_size)
-        self.tallies[self.untrained] = found
+        self.tallies[self.untrained] = leave_out_by_group(
+            features, run.labels[rows], run.believed()[rows], run.embedding_size, run.config.seed
+        )
 
     def run_split(self, kept: Rows, held: Rows) -> None:
         """Train on the samples of some classes, and measure on those of others."""
