@@ -162,8 +162,11 @@ class TrainingConfig(Options):
         """How the embedding layer begins: the setting, or what the method asks for."""
         if self.start is not None:
             return self.start
+        start = METHODS[self.method].start
+        # Under a network that trains whitening gained nothing on validation letters.
+        start = PRINCIPAL if start == WHITENED and self.finetune else start
         # Features of an untrained network have no axes worth starting from.
-        return RANDOM if self.backbone == UNTRAINED else METHODS[self.method].start
+        return RANDOM if self.backbone == UNTRAINED else start
 
     @property
     def chooses_averaging(self) -> bool:

@@ -358,8 +358,12 @@ def test_a_trial_has_classes_enough_and_samples_not_too_many():
     assert [trials.num_tried(np.array(sizes)) for sizes in given] == [9, 200, 1000, 499, 500]
 
 
-def test_features_of_an_untrained_network_have_no_axes_worth_starting_from():
+def test_the_start_goes_with_the_network():
+    assert TrainingConfig().layer_start == "whitened" and TrainingConfig(finetune=True).layer_start == "principal"
+    assert TrainingConfig(finetune=True, start="whitened").layer_start == "whitened"
+    # Features of an untrained network have no axes worth starting from.
     assert TrainingConfig(backbone="untrained", finetune=True).layer_start == "random"
+    assert TrainingConfig(method="contrastive").layer_start == "random"
 
 
 def test_filters_are_tried_on_few_classes_unless_one_is_named():
