@@ -56,11 +56,11 @@ class Start:
         return (unit @ self.axes[: self.width].T.float()).numpy()
 
     def whitened(self, features: NDArray[np.floating], labels: NDArray[np.int64], rows: Rows) -> "Start":
-        """Divide by the spread within classes, of these rows of the features (N, F).
+        """Whiten within classes, by these rows of the features (N, F).
 
-        With the covariance S within classes and its mean variance m the rows become (S/m + I)^(-1/2) times the axes, up
-        to a turn, at the same mean length. It is the within-class covariance normalisation of Hatch et al., Interspeech
-        2006, shrunk by half: a direction in which samples of one class vary a lot says little about their class.
+        The axes become (S/m + I)^(-1/2) times the axes, up to a turn, at the same mean length of the features; S is the
+        covariance within classes, m its mean variance. It is the within-class covariance normalisation of Hatch et al.,
+        Interspeech 2006, shrunk by half: a direction in which samples of one class vary a lot says little about it.
         """
         rows = _of_each_class(labels, rows)
         axes = _completed(self.axes, self.width).float()
