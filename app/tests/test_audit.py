@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from app.tests.conftest import finding, refused, save_photos
+from robustdml import load_embedder
 from robustdml.audit.classes import doubt_classes
 from robustdml.audit_report import learning
 from robustdml.audit_report.copies import find_copies
@@ -79,7 +80,8 @@ def test_features_from_end_to_end(features, tmp_path, capsys, monkeypatch):
     assert [place for place, row in found.items() if row["verdict"] == "wrong"] == [3, 40, 70]
     assert found[40]["proposed"] == "bee" and float(found[40]["probability"]) < 0.2
     assert found[3]["duplicate_group"] == found[10]["duplicate_group"] != ""
-    assert (out / "run-0" / "model.pt").exists()
+    # Embeddings to judge by start from the principal axes, by which the audit's figures were measured.
+    assert load_embedder(out / "run-0").card.trained_by["config"]["start"] == "principal"
     with np.load(out / "features.npz") as stored:
         assert len(stored["features"]) == 119
 

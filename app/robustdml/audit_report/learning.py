@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from robustdml.audit_report.samples import AuditSamples
 from robustdml.cache import read_array, write_checked
-from robustdml.config import UNTRAINED, TrainingConfig
+from robustdml.config import PRINCIPAL, UNTRAINED, WHITENED, TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import prepare, resolve_device
@@ -25,8 +25,9 @@ def learn_embeddings(
 ) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
     """Train, and embed all samples; also give their features before training. What is in `out` is taken up."""
     assert samples.inputs is not None
-    # Which filter retrieves unseen classes best is another question than whose embeddings tell wrong labels.
-    config = replace(config, filter=replace(config.filter_options, on_trial=False))
+    # Which filter and start retrieve unseen classes best is another question than whose embeddings tell wrong labels.
+    start = PRINCIPAL if config.start is None and config.layer_start == WHITENED else config.start
+    config = replace(config, filter=replace(config.filter_options, on_trial=False), start=start)
     whole = Split(samples.inputs, samples.labels, samples.class_names)
     # Class by class, those with several samples first: others find nothing.
     few = np.lexsort((whole.labels, np.bincount(whole.labels)[whole.labels] < 2))[:_EVALUATED]
