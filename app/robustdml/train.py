@@ -250,8 +250,9 @@ def _read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _start_of(content: dict[str, Any], config: TrainingConfig, prepared: Prepared) -> Start | None:
-    """Take the start that a run had, if it suits these features: to choose it again, labels would be judged again."""
-    weight = content["state"].get("start", {}).get("weight")
+    """Return the start in a checkpoint if it fits these features: choosing it anew would judge all labels again."""
+    start = content["state"].get("start")
+    weight = start.get("weight") if isinstance(start, dict) else None
     if config.layer_start == RANDOM or not isinstance(weight, Tensor) or weight.shape[1:] != (prepared.num_features,):
         return None
     return Start(len(weight), weight.double(), {})

@@ -19,10 +19,10 @@ from robustdml.networks.start import _of_each_class, choose_start, make_start
 from robustdml.noise import with_wrong_labels
 from robustdml.progress import silent
 from robustdml.run import trials
-from robustdml.run.evidence import Tally
+from robustdml.run.evidence import Tally, rows_of
 from robustdml.run.left_out import leave_out_by_group
 from robustdml.run.run import Run
-from robustdml.train import train
+from robustdml.train import _start_of, train
 
 CPU = torch.device("cpu")
 
@@ -284,6 +284,7 @@ def test_of_few_classes_whitening_is_tried_class_by_class_where_trials_support_n
     (best,) = run.chosen["contestants"]
     assert (run.averaging, run.keeps_features) == (0, False) and best["supported"]
     assert (best["classes"], best["splits"]) == (6, 10)  # five groups, two halves
+    assert rows_of(run.chosen)[0][:3] == ["→ untrained", "–", "0.00"]
     assert run.chosen["advice"].startswith("Chosen: features whitened within classes, without training")
     # Not of many classes, not of other starts, and not where it does not help.
     flat = Split(np.random.default_rng(0).normal(size=(120, 24)).astype(np.float32), data.train.labels, ("",) * 6)
@@ -325,6 +326,8 @@ def test_a_resumed_run_does_not_judge_labels_again(tmp_path, monkeypatch):
         train(config, data, out=tmp_path, device="cpu", recorders=[Ends(after=1)])
     monkeypatch.delattr("robustdml.run.run.label_quality")
     assert len(train(config, data, out=tmp_path, resume=True, device="cpu").history) == 2
+    damaged = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    assert _start_of({"state": {**damaged["state"], "start": []}}, config, prepare(config, data, CPU)) is None
     narrower = replace(data, train=replace(data.train, inputs=data.train.inputs[:, :20]))
     monkeypatch.undo()
     with pytest.raises(UsageError, match="is of another run"):

@@ -1,4 +1,4 @@
-"""What the auditor's probabilities gain from labels that a person has checked.
+"""How much checked labels improve the auditor's probabilities.
 
     python -m experiments.bench.audit_checked --seeds 5 --out out/checked --store experiments/results/audit-checked.json
 

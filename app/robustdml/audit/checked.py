@@ -1,7 +1,7 @@
-"""What labels that a person has checked tell of the others.
+"""Correction of the auditor's probabilities by labels that a person has checked.
 
-How many labels are wrong is what the features know least: overlap of classes looks like wrong labels. So one number is
-learnt, the shift b of all log-odds that a label is right, at its highest posterior density under a normal prior:
+Features tell least about the number of wrong labels, because overlapping classes look like wrong labels. So one number
+is learnt, the shift b of all log-odds that a label is right, at its highest posterior density under a normal prior:
 
     b = argmax Σ_checked log σ(±(logit q_i + b)) − b²/2
 
@@ -27,7 +27,7 @@ def with_checked(judged: Judgement, checked: Tensor) -> Judgement:
     truth = checked[known]
     right = _shifted(judged.right, known, truth)
     qualities = torch.stack([_shifted(one, known, truth) for one in judged.qualities])  # each explanation by itself
-    # What the label loses or wins the other classes have in proportion.
+    # The other classes gain what the label loses, in proportion.
     others = ((1 - right) / (1 - judged.right.double()).clamp(min=LEAST)).to(judged.no_class.dtype)
     return replace(
         judged,

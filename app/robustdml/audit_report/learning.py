@@ -25,7 +25,7 @@ def learn_embeddings(
 ) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
     """Train, and embed all samples; also give their features before training. What is in `out` is taken up."""
     assert samples.inputs is not None
-    # Which filter and start retrieve unseen classes best is another question than whose embeddings tell wrong labels.
+    # Trials and the whitened start serve retrieval of unseen classes. The audit was measured without both.
     start = PRINCIPAL if config.start is None and config.layer_start == WHITENED else config.start
     config = replace(config, filter=replace(config.filter_options, on_trial=False), start=start)
     whole = Split(samples.inputs, samples.labels, samples.class_names)

@@ -143,7 +143,7 @@ def _features(
 
 
 def _checked(samples: AuditSamples, decisions: Path | None) -> NDArray[np.float64]:
-    """What a person has decided of each label, (N,): 1 for right, 0 for wrong, else NaN."""
+    """Decisions of a person on each label, (N,): 1 for right, 0 for wrong, NaN without a decision."""
     if decisions is None:
         return np.full(len(samples.names), np.nan)
     labels = [samples.class_names[label] for label in samples.labels]

@@ -104,8 +104,8 @@ class Tally:
 HEAD = ("filter", "learning rate", "averaging", "Recall@1", "MAP@R", "classes")
 CAPTION = (
     "Gains over the untouched features on held-out training classes by the labels given, points ± standard error. "
-    "averaging: weight of the trained layer in its average with the start, 0 for the whitened features; classes: "
-    "held-out classes × splits."
+    "averaging: weight of the trained layer in its average with the start; untrained: the features "
+    "whitened within classes; classes: held-out classes × splits."
 )
 
 
@@ -113,8 +113,8 @@ def rows_of(chosen: dict[str, Any]) -> list[list[str]]:
     """The contestants as a table with the head `HEAD`; the chosen one has a mark."""
     return [
         [
-            ("→ " if one["chosen"] else "") + one["filter"],
-            f"{one['learning_rate']:.2g}",
+            ("→ " if one["chosen"] else "") + (one["filter"] if one["averaging"] else "untrained"),
+            f"{one['learning_rate']:.2g}" if one["averaging"] else "–",
             f"{one['averaging']:.2f}",
             *(_points(one, name).replace(" ", "") for name in JUDGED),
             f"{one['classes']} × {one['splits']}",

@@ -17,8 +17,8 @@ def leave_out_by_group(
 ) -> Tally:
     """For each group of classes, whiten features (N, F) by half of the other classes' samples, then by the other half.
 
-    Samples of the group search among themselves and the half that whitening has not seen. It makes samples that it is
-    fitted to less like their neighbours, so that among these all others would look better than they are.
+    Samples of the group search among themselves and the half that whitening was not fitted to. Whitening moves samples
+    that it was fitted to away from their neighbours; among these, samples of the group would find each other too well.
     """
     random = np.random.default_rng(seed)
     start = make_start(features, width, np.flatnonzero(believed))

@@ -3,7 +3,7 @@
 The averaging is the weight of the trained embedding layer in its average with its start, as in Wortsman et al., "Robust
 fine-tuning of zero-shot models", CVPR 2022. All are compared with the untouched features, which are kept unless a gain
 over them is more than chance. Held-out labels may be wrong, so a gain has to show among those that the audit keeps too.
-A whitened start is a contestant itself, as the averaging 0.
+The untrained whitened start is one of the settings that are tried: averaging 0.
 """
 
 import math
