@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .anchor import cosine_similarity, unit_distance
-from .pairs import pair_sets, without_absent
+from .pairs import batch_pairs
 from .reduction import count_kept, mean_over_samples
 
 
@@ -59,15 +59,12 @@ def contrastive_loss(
     >>> contrastive_loss(X, torch.tensor([0, 0, 1]), pos_margin=1.0, neg_margin=-0.5, distance="cosine")
     tensor(1.5000)
     """
-    seen_anew = vector_labels is labels
-    labels = without_absent(labels, sample_weights)
-    positive, negative = pair_sets(labels, labels if seen_anew else vector_labels)
-    others = embeddings if vectors is None else vectors
+    candidates, positive, negative = batch_pairs(embeddings, labels, vectors, vector_labels, sample_weights)
     if distance == "euclidean":
-        S = -unit_distance(embeddings, others)
+        S = -unit_distance(embeddings, candidates)
         pos_margin, neg_margin = -pos_margin, -neg_margin
     else:
-        S = cosine_similarity(embeddings, others)
+        S = cosine_similarity(embeddings, candidates)
     attraction = torch.where(positive, pos_margin - S, 0).clamp(min=0)
     repulsion = torch.where(negative, S - neg_margin, 0).clamp(min=0)
     kept = count_kept(labels, sample_weights)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from .anchor import cosine_similarity
-from .pairs import pair_sets, without_absent
+from .pairs import batch_pairs, pair_sets, without_absent
 from .reduction import mean_over_samples
 
 
@@ -155,8 +155,9 @@ def supcon_loss(
     >>> supcon_loss(X, torch.tensor([0, 0, 1]), temperature=1.0)
     tensor(0.6931)
     """
-    S, positive, negative = _pairs(embeddings, labels, vectors, vector_labels, sample_weights)
-    losses = supcon_losses(S / temperature, positive, negative, form) * negative.any()
+    candidates, positive, negative = batch_pairs(embeddings, labels, vectors, vector_labels, sample_weights)
+    Z = cosine_similarity(embeddings, candidates) / temperature
+    losses = supcon_losses(Z, positive, negative, form) * negative.any()
     weighted = losses if sample_weights is None else losses * sample_weights
     return weighted if reduction == "none" else weighted.sum() / max(1, int((losses > 0).sum()))
 
@@ -189,8 +190,9 @@ def nt_xent_loss(
     >>> nt_xent_loss(X, torch.tensor([0, 0, 1]), temperature=1.0)
     tensor(0.6931)
     """
-    S, positive, negative = _pairs(embeddings, labels, vectors, vector_labels, sample_weights)
-    losses = nt_xent_losses(S / temperature, positive, negative).sum(1) / max(1, int(positive.sum()))
+    candidates, positive, negative = batch_pairs(embeddings, labels, vectors, vector_labels, sample_weights)
+    Z = cosine_similarity(embeddings, candidates) / temperature
+    losses = nt_xent_losses(Z, positive, negative).sum(1) / max(1, int(positive.sum()))
     kept = len(losses) if sample_weights is None else int((sample_weights > 0).sum())
     return mean_over_samples(losses * max(1, kept), sample_weights, reduction)
 
@@ -274,17 +276,3 @@ def sigmoid_loss(
     sign = 2 * torch.eye(len(a), dtype=a.dtype) - 1
     Z = logit_scale.exp() * cosine_similarity(a, b) + logit_bias
     return mean_over_samples((-torch.nn.functional.logsigmoid(sign * Z) * (weights > 0)).sum(1), weights)
-
-
-def _pairs(
-    embeddings: Tensor,
-    labels: Tensor,
-    vectors: Tensor | None,
-    vector_labels: Tensor | None,
-    sample_weights: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Cosines, positives and negatives, (B, m) each."""
-    seen_anew = vector_labels is labels
-    labels = without_absent(labels, sample_weights)
-    others = embeddings if vectors is None else vectors
-    return cosine_similarity(embeddings, others), *pair_sets(labels, labels if seen_anew else vector_labels)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from .anchor import cosine_similarity, log_one_plus_sum_exp
-from .pairs import pair_sets, without_absent
+from .pairs import batch_pairs
 from .reduction import mean_over_samples
 
 
@@ -99,13 +99,10 @@ def multi_similarity_loss(
     >>> multi_similarity_loss(X, torch.tensor([0, 0, 1]), beta=1.0, base=0.0, reduction="none")  # third: log(1 + 2)
     tensor([0.7566, 0.7566, 1.0986])
     """
-    seen_anew = vector_labels is labels
-    labels = without_absent(labels, sample_weights)
-    others = embeddings if vectors is None else vectors
-    if len(others) == 0:
+    candidates, positive, negative = batch_pairs(embeddings, labels, vectors, vector_labels, sample_weights)
+    if len(candidates) == 0:
         return mean_over_samples(0 * embeddings.sum(1), sample_weights, reduction)
-    positive, negative = pair_sets(labels, labels if seen_anew else vector_labels)
-    S = cosine_similarity(embeddings, others)
+    S = cosine_similarity(embeddings, candidates)
     if epsilon is not None:
         positive, negative = informative_pairs(S.detach(), positive, negative, epsilon)
     attraction, repulsion = multi_similarity_terms(S, positive, negative, alpha, beta, base)
@@ -113,5 +110,5 @@ def multi_similarity_loss(
         # Erratum: 0/0 where no pair is informative. The term is 0.
         attraction = attraction * (positive * candidate_weights).sum(1) / positive.sum(1).clamp(min=1)
         repulsion = repulsion * (negative * candidate_weights).sum(1) / negative.sum(1).clamp(min=1)
-    # Erratum: BSPML Eq. 7 prints |P̂|^α for |P̂|·α.
+    # Erratum: BSPML Eq. 7 prints |P̂|^α and |N̂|^β for |P̂|·α and |N̂|·β; its Eq. 6 has 1/α and 1/β.
     return mean_over_samples(attraction / alpha + repulsion / beta, sample_weights, reduction)

@@ -41,3 +41,16 @@ def pair_sets(labels: Tensor, vector_labels: Tensor | None = None) -> tuple[Tens
 def without_absent(labels: Tensor, sample_weights: Tensor | None) -> Tensor:
     """Labels, with ``ABSENT`` for samples of weight 0."""
     return labels if sample_weights is None else torch.where(sample_weights > 0, labels, ABSENT)
+
+
+def batch_pairs(
+    embeddings: Tensor,
+    labels: Tensor,
+    vectors: Tensor | None,
+    vector_labels: Tensor | None,
+    sample_weights: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Candidates (m, D), and :func:`pair_sets` of a batch in which samples of weight 0 are absent."""
+    present = without_absent(labels, sample_weights)
+    sets = pair_sets(present, present if vector_labels is labels else vector_labels)
+    return embeddings if vectors is None else vectors, *sets
