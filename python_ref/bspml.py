@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .anchor import cosine_similarity
-from .multi_similarity import informative_pairs, multi_similarity_terms
+from .multi_similarity import multi_similarity_loss, multi_similarity_terms
 from .pairs import pair_sets
 
 
@@ -71,14 +71,9 @@ def weighted_batch_loss(
     >>> weighted_batch_loss(X, torch.tensor([0, 0, 1]), torch.tensor([1.0, 0.5, 1.0]))
     tensor([0.2928, 0.2940, 0.0000])
     """
-    S = cosine_similarity(embeddings, embeddings)
-    positives, negatives = informative_pairs(S.detach(), *pair_sets(labels), epsilon)
-    attraction, repulsion = multi_similarity_terms(S, positives, negatives, alpha, beta, base)
-    mean_weight_p, mean_weight_n = (
-        (pairs * weights).sum(dim=1) / pairs.sum(dim=1).clamp(min=1) for pairs in (positives, negatives)
+    return weights * multi_similarity_loss(
+        embeddings, labels, None, None, alpha, beta, base, epsilon, candidate_weights=weights, reduction="none"
     )
-    # Erratum: Eq. 7 prints |P̂|^α and |N̂|^β; Eq. 6 has 1/α and 1/β.
-    return weights * (mean_weight_p * attraction / alpha + mean_weight_n * repulsion / beta)
 
 
 def self_paced_objective(

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from .anchor import cosine_similarity
+from .class_lse import pooled_similarity
 from .procsim import otsu_threshold
 from .vmf import vmf_concentration, vmf_log_density, vmf_mean_direction, vmf_mean_resultant_length
 
@@ -98,7 +99,7 @@ def average_similarity(embeddings: Tensor, vectors: Tensor, labels: Tensor, num_
     tensor([[  -inf, 0.5000]])
     """
     T = normalize(embeddings, dim=1) @ class_means(vectors, labels, num_classes).T
-    return T.masked_fill(~_in_bank(labels, num_classes), -math.inf)
+    return T.masked_fill(torch.bincount(labels, minlength=num_classes) == 0, -math.inf)
 
 
 def proxy_similarity(embeddings: Tensor, proxies: Tensor) -> Tensor:
@@ -119,8 +120,7 @@ def proxy_similarity(embeddings: Tensor, proxies: Tensor) -> Tensor:
     >>> proxy_similarity(torch.tensor([[3.0, 4.0]]), proxies)
     tensor([[ 0.8000, -0.6000]])
     """
-    C, H, D = proxies.shape
-    return cosine_similarity(embeddings, proxies.reshape(C * H, D)).reshape(-1, C, H).amax(dim=2)
+    return pooled_similarity(embeddings, proxies, "max")
 
 
 def vmf_similarity(
@@ -386,7 +386,3 @@ def authors_filter(
         return by_rank, window
     keep = p_clean > sum(window) / len(window)
     return (keep, window) if keep.any() else (by_rank, window[-1:])
-
-
-def _in_bank(labels: Tensor, num_classes: int) -> Tensor:
-    return torch.bincount(labels, minlength=num_classes) > 0

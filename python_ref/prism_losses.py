@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .anchor import cosine_similarity
+from .class_lse import pooled_similarity
 from .reduction import mean_over_samples
 
 
@@ -101,10 +102,8 @@ def soft_triple_loss(
     >>> soft_triple_loss(X, torch.tensor([0, 1]), X[:, None], scale=1.0, margin=0.0)  # log(1 + e⁻¹)
     tensor(0.3133)
     """
-    C, H, D = centers.shape
-    s = cosine_similarity(embeddings, centers.reshape(C * H, D)).reshape(-1, C, H)
-    S = (torch.softmax(s / gamma, dim=2) * s).sum(2)
-    own = torch.nn.functional.one_hot(labels, C).bool()
+    S = pooled_similarity(embeddings, centers, "softmax", gamma)
+    own = torch.nn.functional.one_hot(labels, len(centers)).bool()
     logits = scale * torch.where(own, S - margin, S)
     losses = torch.logsumexp(logits, dim=1) - logits[own]
     return mean_over_samples(losses, sample_weights, reduction)
