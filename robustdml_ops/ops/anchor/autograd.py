@@ -104,8 +104,7 @@ def _sweep(
         given = (*inputs, *upstream, limits, *settings, want, *numbers, tensors)
         return anchor_sweep_op(*given)  # type: ignore[no-any-return]
     check_finite_embeddings(embeddings)
-    sets: LabelSets | ConfidenceSets = parts_of_sets[0] if len(parts_of_sets) == 1 else sets_of(parts_of_sets)
-    alpha, backend, operand = settings
+    sets, (alpha, backend, operand) = sets_of(parts_of_sets), settings
     if isinstance(sets, LabelSets) and not sets.elsewhere:
         labels = sets.labels if sets.labels.dim() == 1 else sets.labels.masked_fill(sets.labels == ELSEWHERE, 0)
         check_label_range(labels, count_selected(proxies, None if update is None else update.rows))

@@ -134,7 +134,6 @@ class TritonAnchor(TritonRows, AnchorBackend):
                 anchor_stride=anchor_stride,
                 candidate_stride=candidate_stride,
                 **given,
-                **problem.label_arguments,
                 **sums.arguments(),
                 **problem.arguments(chunk.first, chunk.last, distinct=True),
                 **parameters,

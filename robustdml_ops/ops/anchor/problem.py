@@ -113,14 +113,9 @@ class AnchorProblem:
             "positive_bias": self.positive_bias,
             "negative_bias": None if same else self.negative_bias,
             "anchor_bias": None if self.anchor_bias is None else self.anchor_bias[first:last],
+            "labels_each": self.sets.labels_each if isinstance(self.sets, LabelSets) else 1,
+            "label_weights": self.sets.weights if isinstance(self.sets, LabelSets) else None,
         }
-
-    @property
-    def label_arguments(self) -> dict[str, Any]:
-        """Number of labels of a candidate and their weights as arguments of all epilogues."""
-        if not isinstance(self.sets, LabelSets):
-            return {"labels_each": 1, "label_weights": None}
-        return {"labels_each": self.sets.labels_each, "label_weights": self.sets.weights}
 
     def native_chunk(
         self,
@@ -134,7 +129,6 @@ class AnchorProblem:
         """The classes ``first:last`` as an ``AnchorChunk`` of the native module."""
         biases = {"dpositive_bias": sums.dpositive_bias, "dnegative_bias": sums.dnegative_bias}
         tensors = {"S": S, "inverse_norm": inverse_norm, **biases, **sums.arguments(), **self.arguments(first, last)}
-        tensors |= self.label_arguments
         return getattr(module.library, f"AnchorChunk_{module.SUFFIX[self.positive_bias.dtype]}")(
             rows=last - first, B=len(self.positive_bias), row_max=row_max, **module.addresses(tensors)
         )

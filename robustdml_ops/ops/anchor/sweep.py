@@ -92,10 +92,8 @@ def _sweep_by_chunks(
         similarities.backward(chunk)
 
 
-def _add_weighted(total: Tensor | None, factors: tuple[Tensor, Tensor] | None, lse: Tensor) -> Tensor | None:
+def _add_weighted(total: Tensor | None, factors: tuple[Tensor, Tensor], lse: Tensor) -> Tensor | None:
     """Total + Σ factor · lse in float64, over both log-sum-exps (2, c)."""
-    if factors is None:
-        return None
     shared = all(factor.dim() == 0 for factor in factors)
     sums = lse.sum(1, dtype=torch.float64) if shared else lse
     for factor, value in zip(factors, sums, strict=True):

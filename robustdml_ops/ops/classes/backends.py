@@ -134,7 +134,7 @@ def call(
         centers=problem.centers,
         B=len(labels.labels),
         pooling=problem.pooling,
-        labels_each=problem.labels_each,
+        labels_each=labels.labels_each,
         **module.addresses({"S": S, "inverse_norm": scale, **problem.arguments(first, last)}),
     )
     given: dict[str, Any] = {**tensors, "first_label": first}
@@ -168,7 +168,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 S=chunk.S,
                 inverse_norm=chunk.scale,
                 c=last - first,
-                K=problem.labels_each,
+                K=problem.labels.labels_each,
                 first=first,
                 **_arguments(problem, first, last),
                 **parameters,
@@ -224,7 +224,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 dlogit=upstream.dlogit,
                 S=chunk.S,
                 c=last - first,
-                K=problem.labels_each,
+                K=problem.labels.labels_each,
                 first=first,
                 **_arguments(problem, first, last),
                 **parameters,
@@ -234,7 +234,7 @@ class TritonClasses(TritonRows, ClassBackend):
 def fused_forward_serves(X: Tensor, problem: ClassProblem) -> bool:
     """Whether the kernel takes it: not in float64, not several labels, and not for rows longer than pay."""
     # Blocks of samples and of classes read each other's rows from L2: beyond 600 bytes that is slower than S in memory.
-    served = problem.scale.dtype == torch.float32 and problem.labels_each == 1
+    served = problem.scale.dtype == torch.float32 and problem.labels.labels_each == 1
     return served and device.fused_pays(X) and X.shape[1] * X.itemsize <= LONGEST_ROW
 
 

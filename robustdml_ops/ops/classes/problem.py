@@ -39,15 +39,10 @@ class ClassProblem:
             "drop_above": self.drop_above,
         }
 
-    @property
-    def labels_each(self) -> int:
-        """Labels of a sample, K."""
-        return self.labels.labels_each
-
     def places(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Place of every label among the classes ``first:last``, (K, B), and whether it is one of these."""
         labels = self.labels.labels
-        place = labels.reshape(len(labels), self.labels_each).t() - first
+        place = labels.reshape(len(labels), self.labels.labels_each).t() - first
         return place.clamp(0, last - first - 1), (place >= 0) & (place < last - first)
 
 
