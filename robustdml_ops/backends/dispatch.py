@@ -194,13 +194,6 @@ def choose(table: Mapping[str, BackendT], backend: str | None, device: torch.dev
     return table[candidate]
 
 
-def choose_in_eager_mode(
-    table: Mapping[str, BackendT], backend: str | None, tensor: Tensor, dtype: torch.dtype
-) -> BackendT | None:
-    """The backend for ``tensor``; None without values, or where a transform is at work."""
-    return choose(table, backend, tensor.device, dtype) if in_eager_mode(tensor) else None
-
-
 def _refusal(table: Mapping[str, object], name: str, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why the backend can't serve, or None."""
     reason = UNAVAILABLE[name](device, dtype)

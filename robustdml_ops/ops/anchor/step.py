@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.backends.dispatch import apply_function, choose_in_eager_mode
+from robustdml_ops.backends.dispatch import apply_function, choose, in_eager_mode
 from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.rows.backends import gradient_buffer
 from robustdml_ops.engine.validation import is_number
@@ -55,7 +55,9 @@ def anchor_step(
         return None
     X, P, dtype = embeddings, proxies, embeddings.dtype
     steep = alpha * torch.finfo(dtype).eps
-    if not 0 < steep <= 1 or not isinstance(choose_in_eager_mode(BACKENDS, backend, X, dtype), NativeAnchor):
+    if not 0 < steep <= 1 or not in_eager_mode(X):
+        return None
+    if not isinstance(choose(BACKENDS, backend, X.device, dtype), NativeAnchor):
         return None
     (B, D), C, threads = X.shape, P.shape[0], torch.get_num_threads()
     rows = min(C, module.lane_rows(C, (B + 2 * D) * X.itemsize, threads))

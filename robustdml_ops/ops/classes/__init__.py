@@ -17,6 +17,7 @@ from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import (
     SimilarityLimits,
+    check_choice,
     check_local,
     check_matrix,
     check_same_device,
@@ -198,8 +199,7 @@ def _check_vectors(
 
 def _check_pooling(pooling: str, gamma: float | None, centers: int) -> float:
     """The temperature; 1 where it has no part."""
-    if pooling not in POOLINGS:
-        raise ValueError(f"pooling={pooling!r}: expected one of {', '.join(POOLINGS)}")
+    check_choice(POOLINGS, pooling=pooling)
     if pooling == "none" and centers > 1:
         raise ValueError(f"proxies have {centers} sub-centres a class: choose pooling='max' or pooling='softmax'")
     if pooling != "softmax":
