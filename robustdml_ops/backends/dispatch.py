@@ -179,7 +179,7 @@ def choose(table: Mapping[str, BackendT], backend: str | None, device: torch.dev
     assert name is not None
     if name != "auto" and name not in UNAVAILABLE:
         raise ValueError(f"backend={name!r}: expected one of {', '.join(UNAVAILABLE)} or auto")
-    if name in table or (explicit and name != "auto"):
+    if name in table or explicit:
         reason = _refusal(table, name, device, dtype) if name in table else f"it has {' and '.join(table)} alone"
         if reason is not None:
             raise RuntimeError(f"backend={name!r} can't run here: {reason}. Use backend='auto' to take what can.")

@@ -83,9 +83,8 @@ def pair_sweep(
     native = isinstance(backend, NativePairs)
     n, D = anchors.shape
     symmetric = candidates is None and n <= chunk_rows(n, n + 2 * D, anchors.device, n * backend.temporaries)
-    symmetric_lanes = symmetric and native and whole_matrices_serve(anchors, dtype, operand)
     tiles = candidates is None and isinstance(problem, PairContrastProblem) and tiles_pay(problem.form, anchors)
-    symmetric_lanes = symmetric_lanes and not tiles
+    symmetric_lanes = symmetric and not tiles and native and whole_matrices_serve(anchors, dtype, operand)
     if problem.average and not symmetric:
         assert isinstance(problem, PairHingeProblem)
         plain = replace(problem, average=False)
