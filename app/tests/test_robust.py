@@ -191,10 +191,10 @@ def test_random_labels_teach_nothing_and_the_features_are_kept():
     assert not asked.keeps_features and "That may be chance; without --embedding-size" in asked.chosen["advice"]
 
 
-def tally(differences, sizes=1, believed=1.0):
+def tally(differences, sizes=1, believed=1.0, chance=0.03):
     """Of as many classes as there are differences, of Recall@1 and MAP@R alike; times `believed` where believed."""
     labels = np.repeat(np.arange(len(differences)), sizes)
-    found = Tally(len(differences))
+    found = Tally(len(differences), chance)
     gains = np.repeat(np.array(differences), sizes)[:, None] * np.ones(2)
     found.add(labels, gains, believed * gains)
     return found
@@ -215,6 +215,20 @@ def test_a_gain_is_more_than_chance():
     lost = tally([0.1] * 9)
     lost.add(np.arange(9), np.array([[-0.2, 0.1]] * 9), np.zeros((0, 2)))
     assert lost.mean == pytest.approx([-0.05, 0.1]) and not lost.supported and lost.splits == 2
+
+
+def test_of_few_classes_trials_need_more_evidence_and_the_untrained_start_on_groups_less():
+    few, many = (
+        trials.Trials(Run(TrainingConfig(), prepare(TrainingConfig(), mixture(count), CPU), CPU), silent)
+        for count in (6, 30)
+    )
+    features, labels = few.run.prepared.data.train.inputs, few.run.labels
+    groups = leave_out_by_group(features, labels, np.ones(len(labels), bool), 24, seed=0)
+    (of_few,) = {one.chance for one in few.tallies.values()}
+    (of_many,) = {one.chance for one in many.tallies.values()}
+    doubtful, weak = [0.05, 0.1, 0.02, 0.12, 0.01], [0.05, 0.12, 0.0, 0.12, 0.01]
+    assert tally(doubtful, chance=of_many).supported and not tally(doubtful, chance=of_few).supported
+    assert tally(weak, chance=groups.chance).supported and not tally(weak, chance=of_many).supported
 
 
 def test_samples_of_held_out_classes_do_not_shape_the_start_of_a_trial():

@@ -10,8 +10,9 @@ from scipy import stats
 from robustdml.evaluation import JUDGED
 from robustdml.filters.options import FILTERS, NO_FILTER
 
-# Probability of a supported gain of an averaging where there is none.
-CHANCE = 0.03
+# Probability of a supported gain of an averaging where there is none; of few classes, where the best of several is lucky;
+# and of the whitened start on groups of few classes, which is alone.
+CHANCE, CHANCE_OF_FEW, CHANCE_ON_GROUPS = 0.03, 0.01, 0.06
 # Standard errors that Recall@1 may lose.
 LOSS = 2.0
 # Held-out classes whose MAP@R has to change, or half of them where they are fewer than twice as many. Where nearly all
@@ -28,6 +29,7 @@ class Tally:
     """Differences of Recall@1 and MAP@R, by class and over splits, weighted as the metrics are: by samples."""
 
     num_classes: int
+    chance: float = CHANCE
     sums: NDArray[np.float64] = field(init=False)  # (C, 2)
     counts: NDArray[np.int64] = field(init=False)  # (C,)
     believed_gain: float = 0.0  # Sum of the differences of MAP@R among labels that the audit keeps
@@ -70,7 +72,7 @@ class Tally:
     @property
     def needed(self) -> float:
         """Gain of MAP@R that chance does not explain; few classes ask for more."""
-        return float(stats.t.ppf(1 - CHANCE, max(self.classes - 1, 1)) * self.error[1])
+        return float(stats.t.ppf(1 - self.chance, max(self.classes - 1, 1)) * self.error[1])
 
     @property
     def supported(self) -> bool:

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from robustdml.evaluation import judged
 from robustdml.networks.start import make_start
-from robustdml.run.evidence import Tally
+from robustdml.run.evidence import CHANCE_ON_GROUPS, Tally
 
 GROUPS = 5
 # Samples that search, of each group.
@@ -22,7 +22,7 @@ def leave_out_by_group(
     """
     random = np.random.default_rng(seed)
     start = make_start(features, width, np.flatnonzero(believed))
-    tally = Tally(int(labels.max()) + 1)
+    tally = Tally(int(labels.max()) + 1, CHANCE_ON_GROUPS)
     order = np.lexsort((random.random(len(labels)), labels))
     half = np.empty(len(labels), np.int64)
     half[order] = np.arange(len(labels)) % 2

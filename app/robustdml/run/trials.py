@@ -25,7 +25,7 @@ from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import Prepared
 from robustdml.networks.start import Start, make_start
 from robustdml.progress import OnProgress
-from robustdml.run.evidence import Tally, advice
+from robustdml.run.evidence import CHANCE, CHANCE_OF_FEW, Tally, advice
 from robustdml.run.left_out import leave_out_by_group
 from robustdml.run.run import Run
 
@@ -110,7 +110,8 @@ class Trials:
         keys = [*product(self.filters, self.factors, TRIED)]
         self.untrained = (self.filters[-1], 1.0, 0.0) if run.config.layer_start == WHITENED else None
         keys += [] if self.untrained is None else [self.untrained]
-        self.tallies = {key: Tally(run.prepared.data.train.num_classes) for key in keys}
+        chance = CHANCE_OF_FEW if has_few_classes(run) else CHANCE
+        self.tallies = {key: Tally(run.prepared.data.train.num_classes, chance) for key in keys}
 
     @property
     def is_plain(self) -> bool:
