@@ -112,8 +112,7 @@ class Experts:
         self.logits: Tensor | None = None
         self.columns = columns
         self._coefficients: Tensor | None = None
-        self.classes, self.weights = labels[:, None], torch.ones(len(X), 1)
-        self.learn(self.classes, self.weights)
+        self.learn(labels[:, None], torch.ones(len(X), 1))
 
     def learn(self, classes: Tensor, weights: Tensor) -> None:
         """Fit all experts to samples that count for classes (N, K) by weights (N, K)."""

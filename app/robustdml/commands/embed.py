@@ -54,8 +54,7 @@ def embed_source(
     samples = parts.get(TEST, parts[TRAIN])
     if TEST in parts:
         samples = replace(samples, name=f"{samples.name}, test part")
-    size, skip = arguments.batch_size, arguments.skip_broken
-    return embed_samples(embedder, samples, batch_size=size, skip_broken=skip, on_progress=on_progress)
+    return embed_samples(embedder, samples, arguments.batch_size, arguments.skip_broken, on_progress)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,9 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
         embedder = open_model(arguments, arguments.device)
         parts = find_samples(arguments.images, embedder.card)
         classes = list(dict.fromkeys(name for samples in parts.values() for name in samples.class_names))
-        size, skip = arguments.batch_size, arguments.skip_broken
         for part, samples in parts.items():
-            found = embed_samples(embedder, samples, batch_size=size, skip_broken=skip, on_progress=report)
+            found = embed_samples(embedder, samples, arguments.batch_size, arguments.skip_broken, report)
             arrays[f"{part}features"] = found.embeddings
             if samples.labels is not None:
                 arrays[f"{part}labels"] = found.numbered(classes)

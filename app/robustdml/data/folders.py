@@ -102,13 +102,7 @@ def _check_columns(path: Path, found: Any) -> None:
 
 
 def load_images(
-    path: Path,
-    *,
-    image_size: int,
-    test_fraction: float,
-    split_seed: int,
-    skip_broken: bool = False,
-    on_progress: OnProgress = silent,
+    path: Path, image_size: int, test_fraction: float, split_seed: int, skip_broken: bool, on_progress: OnProgress
 ) -> RetrievalData:
     """Read a list, ``path/class/…/image``, or ``path/train/class/…`` and ``path/test/class/…`` where both exist."""
     if image_size < 1:

@@ -75,14 +75,7 @@ def load_data(
         hint = did_you_mean(path.name, [*NAMED, *beside])
         raise UsageError(f"data {source!r}: no such file or folder{broken}; expected {expected_data()}{hint}")
     if path.is_dir() or is_list(path):
-        return load_images(
-            path,
-            image_size=image_size,
-            test_fraction=test_fraction,
-            split_seed=split_seed,
-            skip_broken=skip_broken,
-            on_progress=on_progress,
-        )
+        return load_images(path, image_size, test_fraction, split_seed, skip_broken, on_progress)
     if path.suffix != ".npz":
         raise UsageError(f"data {source!r}: a file of another kind; expected {expected_data()}")
     return load_features(path, test_fraction=test_fraction, split_seed=split_seed)

@@ -11,7 +11,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data import Rows
 from robustdml.errors import UsageError
 from robustdml.filters.options import FILTERS
-from robustdml.world import ALONE, World
+from robustdml.world import World
 from robustdml_ops.robust import PRISM, MemoryBank
 
 # What filters call their choice.
@@ -65,11 +65,7 @@ class PrismFilter(nn.Module):
         """Its memory, where it has one."""
         return self.prism.bank if self.prism.similarity in PRISM.SIMILARITIES_WITH_BANK else None
 
-    def shard(self, world: World) -> None:
-        """Divide the classes among the processes."""
-        world.shard(self.prism)
-
-    def fill(self, embeddings: Tensor, world: World = ALONE) -> None:
+    def fill(self, embeddings: Tensor, world: World) -> None:
         """Remember every training sample as it is before the first step, where that says something already."""
         bank = self.bank
         if bank is None:

@@ -132,7 +132,7 @@ class Run:
             self.filter = AuditFilter(len(self.labels)).to(device)
         elif options.kind != NO_FILTER:
             self.filter = PrismFilter(settings, self.labels, classes, self.embedding_size, steps).to(device)
-            self.filter.shard(self.world)
+            self.world.shard(self.filter.prism)
         bank = self.filter.bank if isinstance(self.filter, PrismFilter) else None
         training = Training(config, self.prepared, self.embedding_size, device, bank, self.world)
         self.inputs = {name: LOSS_INPUTS[name](training) for name in METHODS[config.method].inputs}

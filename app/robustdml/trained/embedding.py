@@ -23,8 +23,8 @@ from robustdml.errors import UsageError, expanded
 from robustdml.networks.backbones.choice import is_own_code
 from robustdml.networks.models import gathered
 from robustdml.networks.stored_features import RowsFrom, map_features, store_rows, stored_as
-from robustdml.progress import OnProgress, silent
-from robustdml.trained.embedder import BATCH_SIZE, TrainedEmbedder
+from robustdml.progress import OnProgress
+from robustdml.trained.embedder import TrainedEmbedder
 from robustdml.trained.model_file import ModelCard
 
 # So many files are embedded in a minute or more: from here on embeddings are kept in the cache folder as they come.
@@ -126,12 +126,7 @@ class Embedded:
 
 
 def embed_samples(
-    embedder: TrainedEmbedder,
-    samples: Samples,
-    *,
-    batch_size: int = BATCH_SIZE,
-    skip_broken: bool = False,
-    on_progress: OnProgress = silent,
+    embedder: TrainedEmbedder, samples: Samples, batch_size: int, skip_broken: bool, on_progress: OnProgress
 ) -> Embedded:
     """Embed all samples that can be read; of many files, an interrupted call leaves what it has made to the next."""
     if batch_size < 1:
