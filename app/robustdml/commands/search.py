@@ -2,9 +2,13 @@
 
 import argparse
 import json
+from html import escape
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from robustdml.cache import write_text
 from robustdml.command_line import path
@@ -15,15 +19,17 @@ from robustdml.commands.embed import (
     open_model,
     same_source,
 )
-from robustdml.errors import UsageError
+from robustdml.data.images import decode
+from robustdml.errors import UsageError, in_one_line
 from robustdml.progress import progress_bar
+from robustdml.reports.html import figure, page, picture, searched
 from robustdml.reports.left_out import say_left_out
-from robustdml.reports.search_page import picture_of, render_found
+from robustdml.trained.embedding import Embedded
 from robustdml_ops.ops import nearest
 
 PAGE, FOUND = "search.html", "search.json"
-# Queries in the page; all are in the file.
-MOST_SHOWN = 200
+# Queries in the page; all are in the file. Side of its pictures in pixels.
+MOST_SHOWN, THUMBNAIL = 200, 128
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,34 +62,38 @@ def run(arguments: argparse.Namespace) -> int:
             )
         most = len(others) - among_themselves
         similar = nearest(rows, others, min(arguments.k, most), exclude_self=among_themselves)
-        places, names = similar.indices.tolist(), gallery.names
-        found = [
-            [
+        places, cosines, names = similar.indices.tolist(), similar.values.tolist(), gallery.names
+        listed: list[dict[str, Any]] = []
+        for number, query in enumerate(queries.names):
+            found = [
                 {"sample": names[place], "class": gallery.class_of(place), "similarity": round(cosine, 6)}
-                for cosine, place in zip(cosines, similar_to, strict=True)
+                for cosine, place in zip(cosines[number], places[number], strict=True)
             ]
-            for cosines, similar_to in zip(similar.values.tolist(), places, strict=True)
-        ]
-        listed = [
-            {"query": name, "class": queries.class_of(number), "found": found[number]}
-            for number, name in enumerate(queries.names)
-        ]
+            listed.append({"query": query, "class": queries.class_of(number), "found": found})
         write_text(out / FOUND, json.dumps(listed, indent=2) + "\n")
         report("pictures", 0, 0)
-        shown = []
-        for number, name in enumerate(queries.names[:MOST_SHOWN]):
-            hits = [
-                (
-                    picture_of(gallery.samples, gallery.rows[place]),
-                    hit["sample"],
-                    f"{hit['similarity']:.3f} {hit['class'] or ''}".strip(),
-                )
-                for place, hit in zip(places[number], found[number], strict=True)
-            ]
-            searched = f"searched {queries.class_of(number) or ''}".strip()
-            shown.append([(picture_of(queries.samples, queries.rows[number]), name, searched), *hits])
+        title = f"Found in {gallery.samples.name}"
         below = f"The {similar.indices.shape[1]} most similar of {most:,}, by the cosine. All are in {FOUND}."
-        write_text(out / PAGE, render_found(f"Found in {gallery.samples.name}", below, shown))
+        sections = [f"<h1>{escape(in_one_line(title))}</h1><p>{below}</p>"]
+        for number, one in enumerate(listed[:MOST_SHOWN]):
+            figures = [_figure(queries, number, one["query"], "searched")]
+            for place, hit in zip(places[number], one["found"], strict=True):
+                figures.append(_figure(gallery, place, hit["sample"], f"{hit['similarity']:.3f}"))
+            sections.append(searched(figures))
+        write_text(out / PAGE, page(title, "\n".join(sections)))
     say_left_out("search", list(dict.fromkeys([*queries.left_out, *gallery.left_out])))
     print(f"{out / PAGE}: {len(listed):,} queries in {len(others):,} samples")
     return 0
+
+
+def _figure(embedded: Embedded, place: int, name: str, said: str) -> str:
+    """Show a sample with its class and its file; no picture of features, and of a file that is gone."""
+    inputs, row = embedded.samples.inputs, embedded.rows[place]
+    pixels: NDArray[np.generic] | str = ""
+    if isinstance(inputs, list):
+        pixels = decode(inputs[row], THUMBNAIL)
+    elif inputs.ndim == 4:
+        pixels = inputs[row]
+    source = "" if isinstance(pixels, str) else picture(pixels)
+    told = f"{said} {embedded.class_of(place) or ''}".strip()
+    return figure(source, in_one_line(name), in_one_line(f"{told} · {Path(name).name}"))
