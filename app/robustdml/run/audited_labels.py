@@ -13,7 +13,6 @@ from robustdml.audit_report.decisions import clean_labels
 from robustdml.audit_report.findings import Finding, read_findings
 from robustdml.config import CORRECT, TrainingConfig
 from robustdml.data import Split
-from robustdml.data.image_files import rows_of
 from robustdml.data.images import few
 from robustdml.errors import UsageError, expanded
 from robustdml.networks.preparation import Prepared
@@ -46,7 +45,8 @@ def _cleaned_test(path: Path, config: TrainingConfig, test: Split) -> Split:
     # Without names their numbers would be taken for those of training samples.
     if test.sample_names is None or len(findings) < len(test):
         return test
-    return _of_rows(test, *_clean(findings, config, test))
+    rows, labels = _clean(findings, config, test)
+    return test.take(rows, labels, test.class_names)
 
 
 def _clean(
@@ -96,17 +96,9 @@ def _of_training(path: Path, train: Split) -> list[Finding]:
 
 def _taken(prepared: Prepared, rows: NDArray[np.int64], labels: NDArray[np.int64]) -> Prepared:
     """Data and features of some rows (n,) of the training samples, under labels (n,)."""
-    train = replace(prepared.data.train, true_labels=prepared.data.train.reference_labels)
-    if len(rows) == len(train):
-        return replace(prepared, data=replace(prepared.data, train=replace(train, labels=labels)))
-    kept = replace(_of_rows(train, rows, labels), true_labels=train.reference_labels[rows])
-    return replace(
-        prepared, data=replace(prepared.data, train=kept), frozen_features=lambda: prepared.frozen_features()[rows]
-    )
-
-
-def _of_rows(split: Split, rows: NDArray[np.int64], labels: NDArray[np.int64]) -> Split:
-    """Samples of some rows (n,), under labels (n,)."""
-    names = split.names()
-    inputs = rows_of(split.inputs, rows)
-    return replace(split, inputs=inputs, labels=labels, sample_names=[names[row] for row in rows])
+    whole, features = prepared.data.train, prepared.frozen_features
+    train = replace(whole, labels=labels)
+    if len(rows) < len(whole):
+        train, features = whole.take(rows, labels, whole.class_names), lambda: prepared.frozen_features()[rows]
+    train = replace(train, true_labels=whole.reference_labels[rows])
+    return replace(prepared, data=replace(prepared.data, train=train), frozen_features=features)
