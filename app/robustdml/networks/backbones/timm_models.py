@@ -31,8 +31,6 @@ def make_timm(name: str) -> PhotoBackbone:
 def load_timm(name: str, *, weights: Path | None = None, augment: bool = True) -> PhotoBackbone:
     """Make a network with trained weights."""
     path = weights or _local_weights(name)
-    if not path.is_file():
-        raise UsageError(f"backbone weights {path}: no such file")
     network, again = (_load(name, path, seed) for seed in (0, 1))
     # timm passes over what a file does not have, and starts it at random: then two loads differ.
     values, others = network.state_dict(), again.state_dict()
