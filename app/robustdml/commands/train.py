@@ -4,7 +4,6 @@ import argparse
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -154,8 +153,13 @@ def _print(result: TrainingResult, out: Path) -> None:
     console.print(table)
     if "audited" in result.summary["data"]:
         console.print(describe(result.summary["data"]["audited"]), highlight=False)
-    if result.summary["chosen"] is not None:
-        _print_chosen(result.summary["chosen"], console)
+    if (chosen := result.summary["chosen"]) is not None:
+        trials = Table(*HEAD, title="Trials", caption=CAPTION, box=None, padding=(0, 1))
+        for row in rows_of(chosen):
+            trials.add_row(*row)
+        if chosen["contestants"]:
+            console.print(trials)
+        console.print(chosen["advice"], highlight=False)
     if result.summary["below_untouched"]:
         console.print(result.summary["below_untouched"], style="yellow", highlight=False)
     if rising := result.summary["still_rising"]:
@@ -166,12 +170,3 @@ def _print(result: TrainingResult, out: Path) -> None:
         f"{out / REPORT}: curves, examples and the most doubtful labels; settings, checkpoint and figures are beside it"
     )
     print(f"{out / MODEL}: try robustdml embed {out} IMAGES -o embeddings.npz")
-
-
-def _print_chosen(chosen: dict[str, Any], console: Console) -> None:
-    table = Table(*HEAD, title="Trials", caption=CAPTION, box=None, padding=(0, 1))
-    for row in rows_of(chosen):
-        table.add_row(*row)
-    if chosen["contestants"]:
-        console.print(table)
-    console.print(chosen["advice"], highlight=False)

@@ -100,7 +100,7 @@ class _Part(NamedTuple):
 _PARTS = {"letters": _Part("L", 12), "pretraining": _Part("SNPM", 6)}
 
 
-def load_glyphs(name: str = "glyphs") -> RetrievalData:
+def load_glyphs(name: str) -> RetrievalData:
     """Letters, split by class into training and test."""
     letters = _load_part("letters")
     order = np.random.default_rng(SPLIT_SEED).permutation(letters.num_classes)

@@ -21,7 +21,8 @@ from robustdml.networks.preparation import Prepared
 def use_audit(config: TrainingConfig, prepared: Prepared) -> tuple[Prepared, dict[str, Any]]:
     """Apply the findings of an audit to the training samples; also return counts and a digest of what was done."""
     path, train = expanded(config.labels), prepared.data.train
-    rows, fixed = _clean(_of_training(path, train), config, train)
+    findings = read_findings(path)
+    rows, fixed = _clean(_of_training(path, findings, train), config, train)
     if len(rows) == 0:
         raise UsageError(f"labels {path}: no sample is left to train on")
     summary = {
@@ -31,21 +32,21 @@ def use_audit(config: TrainingConfig, prepared: Prepared) -> tuple[Prepared, dic
         "corrected": int((fixed != train.labels[rows]).sum()),
         "digest": hashlib.sha256(rows.tobytes() + fixed.tobytes()).hexdigest()[:16],
     }
-    cleaned = _cleaned_test(path, config, prepared.data.test)
+    cleaned = _cleaned_test(findings, config, prepared.data.test)
     summary["test_dropped"] = len(prepared.data.test) - len(cleaned)
     prepared = replace(prepared, data=replace(prepared.data, test=cleaned))
     return _taken(prepared, rows, fixed), summary
 
 
-def _cleaned_test(path: Path, config: TrainingConfig, test: Split) -> Split:
+def _cleaned_test(findings: list[Finding], config: TrainingConfig, test: Split) -> Split:
     """Apply an audit to the test samples as well, if it has judged all of them under their labels."""
-    by_sample = {(one.sample, one.label): one for one in read_findings(path)}
+    by_sample = {(one.sample, one.label): one for one in findings}
     keys = zip(test.names(), (test.class_names[label] for label in test.labels), strict=True)
-    findings = [by_sample[key] for key in keys if key in by_sample]
+    judged = [by_sample[key] for key in keys if key in by_sample]
     # Without names their numbers would be taken for those of training samples.
-    if test.sample_names is None or len(findings) < len(test):
+    if test.sample_names is None or len(judged) < len(test):
         return test
-    rows, labels = _clean(findings, config, test)
+    rows, labels = _clean(judged, config, test)
     return test.take(rows, labels, test.class_names)
 
 
@@ -67,9 +68,8 @@ def describe(summary: dict[str, Any]) -> str:
     return f"Of {summary['judged']:,} samples {summary['dropped']:,} were dropped after an audit{under_others}{tested}."
 
 
-def _of_training(path: Path, train: Split) -> list[Finding]:
+def _of_training(path: Path, findings: list[Finding], train: Split) -> list[Finding]:
     """Findings of the training samples, in their order; the file may have more."""
-    findings = read_findings(path)
     by_sample = {one.sample: one for one in findings}
     if twice := [name for name, times in Counter(one.sample for one in findings).items() if times > 1]:
         raise UsageError(f"labels {path}: {len(twice)} samples are there twice: {few(twice)}")
