@@ -49,9 +49,7 @@ class TrainingConfig(Options):
     )
     labels: str = option("", "labels.csv of robustdml audit for these samples, whose findings are used", metavar="FILE")
     labels_use: str = option(
-        DROP,
-        "drop wrong labels, or correct them by their proposals and drop those without a sure one",
-        choices=USES,
+        DROP, "drop wrong labels, or correct them by their proposals and drop those without a sure one", choices=USES
     )
     labels_confidence: float = option(
         CONFIDENCE, "least probability of a proposal that replaces the label", at_least=0, at_most=1

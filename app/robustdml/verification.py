@@ -1,7 +1,7 @@
 """Verification: are two samples of one class? Rates and thresholds by histograms of the similarities of pairs."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -12,6 +12,8 @@ from robustdml.data.dataset import members_of_classes
 from robustdml.networks.models import unit_length
 from robustdml.retrieval import Labels, intervals_of_ratios
 
+# Embeddings, (N, D), and their labels, (N,).
+Labelled: TypeAlias = tuple[Tensor, Labels]
 # Cosines are told apart by 2 / BINS.
 BINS = 2**15
 # False accept rates that are reported, as far as there are this many pairs for each.
@@ -43,18 +45,18 @@ class Verification:
         return {**sizes, "at": self.at, "best": self.best, "roc": roc}
 
 
-def verify(queries: Tensor, labels: Labels, gallery: tuple[Tensor, Labels] | None = None) -> Verification | None:
+def verify(queries: Tensor, labels: Labels, gallery: Labelled | None = None) -> Verification | None:
     """Compare queries with a gallery, or with each other; None where pairs of one kind are missing."""
-    (other, there), own = gallery or (queries, labels), gallery is None
-    random = np.random.default_rng(0)
-    impostor = _impostors(queries, labels, other, there, random)
+    searching, random = (queries, labels), np.random.default_rng(0)
+    searched = gallery or searching
+    impostor = _impostors(searching, searched, random)
     if not impostor.sum():
         return None
     # At the first threshold nothing is accepted, at the next the highest bin, …
     edges, far = np.linspace(1, -1, BINS + 1), np.append(0, np.cumsum(impostor[::-1])) / impostor.sum()
     rates = [rate for rate in FALSE_ACCEPTS if rate * impostor.sum() >= LEAST_PAIRS]
     places = np.searchsorted(far, rates, side="right") - 1
-    genuine, accepted, pairs = _genuine(queries, labels, other, there, own, BINS - places, random)
+    genuine, accepted, pairs = _genuine(searching, searched, BINS - places, random)
     if not genuine.sum():
         return None
     tar = np.append(0, np.cumsum(genuine[::-1])) / genuine.sum()
@@ -73,10 +75,9 @@ def _bins(similarities: Tensor) -> Tensor:
     return ((similarities + 1) * (BINS / 2)).long().clamp_(0, BINS - 1)
 
 
-def _impostors(
-    queries: Tensor, labels: Labels, gallery: Tensor, there: Labels, random: np.random.Generator
-) -> NDArray[np.int64]:
+def _impostors(one: Labelled, other: Labelled, random: np.random.Generator) -> NDArray[np.int64]:
     """Histogram of pairs of two classes."""
+    (queries, labels), (gallery, there) = one, other
     histogram = torch.zeros(BINS, dtype=torch.int64, device=queries.device)
     left, right = _some(len(queries), MOST_ROWS, random), _some(len(gallery), MOST_ROWS, random)
     others, their = unit_length(gallery[right].float()), torch.from_numpy(there[right])
@@ -88,19 +89,14 @@ def _impostors(
 
 
 def _genuine(
-    queries: Tensor,
-    labels: Labels,
-    gallery: Tensor,
-    there: Labels,
-    own: bool,
-    lowest: NDArray[np.int64],
-    random: np.random.Generator,
+    one: Labelled, other: Labelled, lowest: NDArray[np.int64], random: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
     """Histogram of pairs of one class; by class how many are in the bins from each on, (F, C), and in all, (C,)."""
+    (queries, labels), (gallery, there), own = one, other, other is one
     histogram = torch.zeros(BINS, dtype=torch.int64, device=queries.device)
     classes = np.intersect1d(labels, there)
     accepted, pairs = np.zeros((len(lowest), len(classes))), np.zeros(len(classes))
-    left, right = (members_of_classes(one, int(classes.max(initial=0)) + 1) for one in (labels, there))
+    left, right = (members_of_classes(given, int(classes.max(initial=0)) + 1) for given in (labels, there))
     for number, k in enumerate(classes):
         rows = left[k][_some(len(left[k]), MOST_OF_CLASS, random)]
         others = rows if own else right[k][_some(len(right[k]), MOST_OF_CLASS, random)]

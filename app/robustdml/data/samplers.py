@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from robustdml.data.dataset import members_of_classes
 from robustdml.data.image_files import Rows
 from robustdml.errors import UsageError
 
@@ -47,19 +48,13 @@ class ClassBalancedSampler:
     An epoch has as many batches as the samples fill, and at least `LEAST_STEPS`.
     """
 
-    def __init__(
-        self,
-        labels: NDArray[np.int64],
-        batch_size: int,
-        samples_per_class: int,
-        seed: int,
-    ) -> None:
+    def __init__(self, labels: NDArray[np.int64], batch_size: int, samples_per_class: int, seed: int) -> None:
         if samples_per_class < 1 or batch_size < 1 or batch_size % samples_per_class:
             raise UsageError(
                 f"samples_per_class={samples_per_class} must divide the batch size {batch_size}; samples_per_class 0 "
                 "gives random batches"
             )
-        members = np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
+        members = members_of_classes(labels, int(labels.max(initial=-1)) + 1)
         self._members = [member for member in members if len(member)]
         self._classes_per_batch = batch_size // samples_per_class
         self._samples_per_class = samples_per_class
