@@ -22,9 +22,9 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from robustdml.audit.experts import FOLDS, regress
-from robustdml.audit.features import unit_rows
 from robustdml.data import Rows
 from robustdml.data.dataset import members_of_classes
+from robustdml.networks.models import unit_rows
 from robustdml_ops.ops import nearest
 
 # Neighbours that a sample asks; in a small class a quarter more than its size: two halves of one class, which training
@@ -62,7 +62,7 @@ def doubt_classes(
     features: NDArray[np.generic], labels: NDArray[np.int64], num_classes: int, untouched: NDArray[np.generic]
 ) -> ClassDoubts:
     """Find the classes in doubt by features (N, F), labels (N,), and features that know no label, (N, G)."""
-    X, members = unit_rows(features, slice(None)), members_of_classes(labels, num_classes)
+    X, members = unit_rows(features), members_of_classes(labels, num_classes)
     pairs = sorted((pair for pair in _mixing(X, labels, num_classes) if pair[2] >= ONE), key=lambda pair: -pair[2])
     one = [pair for pair in pairs[:MOST_PAIRS] if not _told_apart(untouched, members[pair[0]], members[pair[1]])]
     two, halves = [], np.zeros(len(X), dtype=np.int64)

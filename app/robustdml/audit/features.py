@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robustdml.networks.models import unit_length
+from robustdml.networks.models import unit_rows
 
 # Dimensions beyond these say little about classes, and cost a product each.
 WIDEST = 256
@@ -29,11 +29,6 @@ def blocks(count: int, size: int = BLOCK) -> list[slice]:
 def block_of(num_classes: int) -> int:
     """Rows at a time whose similarities with all classes are not too many."""
     return max(min(BLOCK, _MOST_SIMILARITIES // num_classes), 1)
-
-
-def unit_rows(features: NDArray[np.generic], rows: slice | NDArray[np.int64]) -> Tensor:
-    """Read some rows, scaled to length 1; rows of zeros stay zeros."""
-    return unit_length(torch.from_numpy(np.array(features[rows], dtype=np.float32)))
 
 
 def principal_rows(features: NDArray[np.generic], scaled: bool = False) -> Tensor:

@@ -15,11 +15,11 @@ from PIL import Image
 
 from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES, NO_CLASS, RIGHT
-from robustdml.audit.features import unit_rows
 from robustdml.audit_report.findings import Finding
 from robustdml.audit_report.questions import Section, best_first
 from robustdml.audit_report.samples import AuditSamples
 from robustdml.data.images import MODES, to_square
+from robustdml.networks.models import unit_rows
 from robustdml.progress import OnProgress
 from robustdml.reports.html import in_browser, picture, policy, table
 from robustdml.reports.left_out import left_out_line
@@ -78,7 +78,7 @@ def _most_similar(features: NDArray[np.float32], rows: list[int]) -> dict[int, l
     """The samples nearest to each of some rows."""
     if not rows:
         return {}
-    X = unit_rows(features, slice(None))
+    X = unit_rows(features)
     found = nearest(X[rows], X, min(NEAR + 1, len(X))).indices.tolist()
     return {row: [one for one in like if one != row][:NEAR] for row, like in zip(rows, found, strict=True)}
 

@@ -13,8 +13,7 @@ from robustdml.audit.experts import Experts, Weights
 from robustdml.audit.explanations import BY_LIKENESS, EVENLY, explain, explain_all, flatter
 from robustdml.audit.features import WIDEST, principal_rows
 from robustdml.audit.label_noise import anchored
-from robustdml.networks.models import unit_length
-from robustdml.networks.start import principal_axes
+from robustdml.networks.start import make_start
 
 ROUNDS = 3
 WEIGHTS = [
@@ -35,8 +34,7 @@ def label_quality(features: NDArray[np.floating], labels: NDArray[np.int64]) -> 
     if len(classes) < 2:
         return torch.ones(len(labels))
     if features.shape[1] > WIDEST:
-        axes = principal_axes(features, WIDEST)[:WIDEST].T.float()
-        features = (unit_length(torch.from_numpy(np.array(features, dtype=np.float32))) @ axes).numpy()
+        features = make_start(features, WIDEST).embed(features)
     given, count = torch.from_numpy(numbers.astype(np.int64)), len(labels)
     experts = Experts(principal_rows(features), given, len(classes))
     weights = DENSITIES_ALONE if experts.votes is None else WEIGHTS

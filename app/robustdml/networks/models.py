@@ -68,6 +68,11 @@ def unit_length(rows: Tensor) -> Tensor:
     return nn.functional.normalize(rows / largest, dim=1)
 
 
+def unit_rows(features: NDArray[np.generic], rows: slice | NDArray[np.int64] = slice(None)) -> Tensor:
+    """Read rows of features, all or some, as float32 of length 1."""
+    return unit_length(torch.from_numpy(np.array(features[rows], dtype=np.float32)))
+
+
 def as_tensor(inputs: NDArray[np.generic], device: torch.device) -> Tensor:
     """Bring a batch of a `Split` to a device, as a network takes it."""
     # A copy: a memory-mapped slice is read-only, which a tensor cannot be.

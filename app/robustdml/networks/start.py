@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from robustdml.data import Rows
 from robustdml.evaluation import JUDGED, judged
-from robustdml.networks.models import unit_length
+from robustdml.networks.models import unit_rows
 
 NARROWEST = 64
 # Samples that axes are found by, and samples that widths are measured on.
@@ -52,8 +52,7 @@ class Start:
 
     def embed(self, features: NDArray[np.generic]) -> NDArray[np.float32]:
         """Embeddings of features (N, F) before training, up to their turn and length."""
-        unit = unit_length(torch.from_numpy(np.array(features, dtype=np.float32)))
-        return (unit @ self.axes[: self.width].T.float()).numpy()
+        return (unit_rows(features) @ self.axes[: self.width].T.float()).numpy()
 
     def whitened(self, features: NDArray[np.floating], labels: NDArray[np.int64], rows: Rows) -> "Start":
         """Whiten within classes, by these rows of the features (N, F).
@@ -64,7 +63,7 @@ class Start:
         """
         rows = _of_each_class(labels, rows)
         axes = _completed(self.axes, self.width).float()
-        projected = unit_length(torch.from_numpy(np.array(features[rows], dtype=np.float32)))
+        projected = unit_rows(features, rows)
         projected = projected if len(axes) == features.shape[1] else projected @ axes.T
         _, own, sizes = np.unique(labels[rows], return_inverse=True, return_counts=True)
         sums = torch.zeros(len(sizes), len(axes)).index_add_(0, torch.from_numpy(own), projected)
@@ -94,7 +93,7 @@ def principal_axes(features: NDArray[np.floating], width: int, rows: Rows | None
     rows = np.arange(len(features)) if rows is None or not len(rows) else rows
     if len(rows) > MOST_SAMPLES:
         rows = rows[np.linspace(0, len(rows) - 1, MOST_SAMPLES).astype(np.int64)]
-    unit = unit_length(torch.from_numpy(np.array(features[rows], dtype=np.float32)))
+    unit = unit_rows(features, rows)
     if min(unit.shape) > WIDE and width <= min(unit.shape) // 4:
         axes: Tensor = torch.svd_lowrank(unit, width + SPARE, niter=4)[2].T[:width].double()
         return axes
