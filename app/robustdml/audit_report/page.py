@@ -21,7 +21,7 @@ from robustdml.audit_report.samples import AuditSamples
 from robustdml.data.images import MODES, to_square
 from robustdml.networks.models import unit_rows
 from robustdml.progress import OnProgress
-from robustdml.reports.html import in_browser, picture, policy, table
+from robustdml.reports.html import page, picture, table
 from robustdml.reports.left_out import left_out_line
 from robustdml_ops.ops import nearest
 
@@ -65,13 +65,9 @@ def render_page(
     }
     # No end of the script may be in it, whatever classes and files are called.
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
-    return in_browser(
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{policy(script)}'
-        f"<title>Labels of {escape(samples.source)}</title>"
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{style}</style></head><body>'
-        f"{_overview(samples, findings, auditor, len(suspects))}"
-        f'<script type="application/json" id="data">{text}</script><script>{script}</script></body></html>'
-    )
+    scripts = f'<script type="application/json" id="data">{text}</script><script>{script}</script>'
+    body = _overview(samples, findings, auditor, len(suspects)) + scripts
+    return page(f"Labels of {samples.source}", body, style, script)
 
 
 def _most_similar(features: NDArray[np.float32], rows: list[int]) -> dict[int, list[int]]:

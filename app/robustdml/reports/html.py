@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Lay out a table."""
@@ -42,10 +44,9 @@ def picture(pixels: NDArray[np.generic]) -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def page(title: str, body: str) -> str:
-    """Make a whole page."""
-    style = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
-    return in_browser(_PAGE.substitute(title=escape(title), body=body, policy=policy(), style=style))
+def page(title: str, body: str, style: str = STYLE, script: str = "") -> str:
+    """Make a whole page, which runs no script but the one given."""
+    return in_browser(_PAGE.substitute(title=escape(title), body=body, policy=policy(script), style=style))
 
 
 def in_browser(text: str) -> str:

@@ -163,7 +163,6 @@ class Run:
 
     def fit_inputs(self, report: OnProgress) -> None:
         """Prepare inputs and filter before the first epoch, such as phase one of Smooth Proxy-Anchor."""
-        start = time.perf_counter()
         for loss_input in self.inputs.values():
             loss_input.fit(report)
         if isinstance(self.filter, AuditFilter):
@@ -171,7 +170,6 @@ class Run:
             self._draw_from_kept()
         elif isinstance(self.filter, PrismFilter) and self.config.layer_start != RANDOM:
             self.filter.fill(self._embed_training_split(), self.world)
-        self.phase_one_seconds = time.perf_counter() - start
 
     def _draw_from_kept(self) -> None:
         if isinstance(self.filter, AuditFilter):
