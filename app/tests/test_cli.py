@@ -1,7 +1,9 @@
 import json
 import os
+import re
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from robustdml.command_line import CommandParser
 from robustdml.commands import train
 from robustdml.methods import METHODS
 from robustdml.run.run import Run
-from tests.subprocesses import printed
+from tests.subprocesses import ROOT, printed
 
 
 def shown(capsys, *arguments):
@@ -31,6 +33,13 @@ def test_a_command_is_needed_and_help_and_version_are_options(capsys):
     assert "usage: robustdml" in refused(capsys)
     assert all(command in shown(capsys, "--help") for command in COMMANDS)
     assert shown(capsys, "--version") == f"robustdml {robustdml_ops.__version__}\n"
+
+
+def test_a_wheel_has_the_styles_and_scripts_of_the_pages():
+    package, settings = Path(cli.__file__).parent, (ROOT / "app" / "pyproject.toml").read_text()
+    declared = json.loads(re.search(r"^robustdml = (\[.*\])$", settings, re.MULTILINE)[1])
+    others = {file for file in package.rglob("*") if file.is_file() and file.suffix not in (".py", ".pyc")}
+    assert others == {file for pattern in declared for file in package.glob(pattern)}
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGUSR1")
