@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         _check_classes(samples)
         if samples.outside is not None:
             print(f"robustdml audit: {in_one_line(samples.outside)}", file=sys.stderr)
-        _take_up(out, _state(samples, config, arguments))
+        _take_up(out, samples, config, arguments)
         if samples.inputs is None:
             check_installed(config.backbone, config.backbone_weights)
             size = arguments.image_size or default_image_size(config.backbone)
@@ -165,19 +165,15 @@ def digest_of(samples: AuditSamples) -> str:
     return digest.hexdigest()
 
 
-def _state(samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace) -> dict[str, object]:
-    """Source, digest and settings of an audit, as JSON has them."""
-    return {
+def _take_up(out: Path, samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace) -> None:
+    """Refuse a folder with an audit of other samples or settings, and note those of this one."""
+    state = {
         "source": samples.source,
         "samples": digest_of(samples),
         "settings": config.as_dict(),
         "as_they_are": arguments.as_they_are,
         "image_size": arguments.image_size,
     }
-
-
-def _take_up(out: Path, state: dict[str, object]) -> None:
-    """Refuse a folder with an audit of other samples or settings."""
     file = out / STATE
     text = json.dumps(state, indent=2) + "\n"
     if file.exists():
