@@ -18,7 +18,7 @@ if sys.platform != "win32":
     import fcntl
 
 # What a lock file of a folder is called.
-FILE_NAME = ".robustdml.lock"
+LOCK = ".robustdml.lock"
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 
 

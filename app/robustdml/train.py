@@ -21,8 +21,7 @@ from robustdml.config import RANDOM, TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
 from robustdml.evaluation import below_untouched, still_rising, untouched_metrics
-from robustdml.locks import FILE_NAME as LOCK
-from robustdml.locks import sole_use
+from robustdml.locks import LOCK, sole_use
 from robustdml.networks.models import Embedder
 from robustdml.networks.preparation import Prepared, prepare, resolve_device
 from robustdml.networks.start import Start
@@ -34,8 +33,7 @@ from robustdml.run.run import Run
 from robustdml.run.sample_log import clean_auc
 from robustdml.run.trials import prepare_run
 from robustdml.trained.embedder import TrainedEmbedder
-from robustdml.trained.model_file import FILE_NAME as MODEL_FILE
-from robustdml.trained.model_file import IDENTITY, LINEAR, ModelCard
+from robustdml.trained.model_file import IDENTITY, LINEAR, MODEL_FILE, ModelCard
 from robustdml.world import ALONE, World
 from robustdml_ops.ops import nearest
 

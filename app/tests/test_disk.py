@@ -21,7 +21,7 @@ from robustdml import cache, locks
 from robustdml.cache import cache_folder, make_once, read_array, write_text, write_whole
 from robustdml.cli import main
 from robustdml.errors import UsageError
-from robustdml.locks import FILE_NAME, in_turn, sole_use
+from robustdml.locks import LOCK, in_turn, sole_use
 from robustdml.plain_files import save_plain
 from robustdml.train import train
 from tests.subprocesses import files_of_at_most
@@ -133,12 +133,12 @@ def commands(clusters_file, out):
 @needs_locks
 def test_two_runs_into_one_folder_are_refused(clusters_file, tmp_path, capsys):
     out = tmp_path / "out"
-    with sole_use(out / FILE_NAME, out):
+    with sole_use(out / LOCK, out):
         for command in commands(clusters_file, out):
             assert main(command) == 2
             told = capsys.readouterr().err.splitlines()[-1]
             assert f"{out} is in use by process {os.getpid()} on " in told and "wait until that ends" in told
-        assert [entry.name for entry in out.iterdir()] == [FILE_NAME]
+        assert [entry.name for entry in out.iterdir()] == [LOCK]
     assert not out.exists()
 
 
@@ -252,11 +252,11 @@ def test_a_run_killed_between_checkpoint_and_history_has_its_whole_history(clust
 
 def test_an_audit_killed_before_its_first_file_goes_on_and_its_lock_file_locks_nothing(clusters_file, tmp_path):
     out = tmp_path / "out"
-    write_text(out / FILE_NAME, "process 1 on nowhere")
+    write_text(out / LOCK, "process 1 on nowhere")
     (out / ".half").write_text("{")
     _, command = commands(clusters_file, out)
     assert main(command) == 0
-    assert not (out / FILE_NAME).exists()
+    assert not (out / LOCK).exists()
 
 
 @pytest.mark.parametrize(

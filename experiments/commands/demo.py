@@ -22,8 +22,7 @@ from robustdml.command_line import path
 from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.errors import UsageError
-from robustdml.locks import FILE_NAME as LOCK
-from robustdml.locks import sole_use
+from robustdml.locks import LOCK, sole_use
 from robustdml.networks.start import NARROWEST
 from robustdml.progress import progress_bar
 

@@ -28,8 +28,7 @@ from robustdml.data.image_files import seen
 from robustdml.data.images import few
 from robustdml.data.load import expected_data
 from robustdml.errors import UsageError, in_one_line
-from robustdml.locks import FILE_NAME as LOCK
-from robustdml.locks import sole_use
+from robustdml.locks import LOCK, sole_use
 from robustdml.networks.backbones.choice import check_installed, default_image_size
 from robustdml.plain_files import read_json, write_npz
 from robustdml.progress import OnProgress, progress_bar

@@ -24,11 +24,10 @@ from robustdml.reports.run_report import figures_of, render_run, test_labels_not
 from robustdml.run.audited_labels import describe
 from robustdml.run.evidence import CAPTION, HEAD, rows_of
 from robustdml.run.preemption import EndSignals
-from robustdml.settings.file import FILE_NAME as CONFIG_FILE
-from robustdml.settings.file import RunSettings, SettingsFile, read_run_settings
+from robustdml.settings.file import CONFIG_FILE, RunSettings, SettingsFile, read_run_settings
 from robustdml.settings.given import all_settings
 from robustdml.train import CHECKPOINT, TrainingResult, check_folder, train
-from robustdml.trained.model_file import FILE_NAME as MODEL
+from robustdml.trained.model_file import MODEL_FILE
 from robustdml.world import World, joined_world
 
 RUNS, REPORT = "robustdml-run", "report.html"
@@ -169,4 +168,4 @@ def _print(result: TrainingResult, out: Path) -> None:
     print(
         f"{out / REPORT}: curves, examples and the most doubtful labels; settings, checkpoint and figures are beside it"
     )
-    print(f"{out / MODEL}: try robustdml embed {out} IMAGES -o embeddings.npz")
+    print(f"{out / MODEL_FILE}: try robustdml embed {out} IMAGES -o embeddings.npz")

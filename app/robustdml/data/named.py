@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,7 +63,7 @@ def distinct(classes: Iterable[Class]) -> Iterator[Class]:
     """Pass over classes that share a drawing with an earlier one (Latin A, Greek Alpha), or have an empty drawing."""
     seen: set[bytes] = set()
     for code, images in classes:
-        drawings = {blake2b(image.tobytes(), digest_size=16).digest() for image in images}
+        drawings = {hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in images}
         if seen.isdisjoint(drawings) and all(image.any() for image in images):
             seen |= drawings
             yield code, images

@@ -27,7 +27,7 @@ from robustdml.settings.given import (
 )
 from robustdml_ops import __version__
 
-FILE_NAME = "config.yaml"
+CONFIG_FILE = "config.yaml"
 # They say what to do with the settings, and are none.
 COMMAND_LINE_ONLY = ("config", "out", "resume")
 
@@ -35,7 +35,7 @@ COMMAND_LINE_ONLY = ("config", "out", "resume")
 def read_settings(path: Path) -> dict[str, Given]:
     """Read what a file sets."""
     if not path.exists():
-        raise UsageError(f"{path}: no such file; --out FOLDER of an earlier run holds one, {FILE_NAME}")
+        raise UsageError(f"{path}: no such file; --out FOLDER of an earlier run holds one, {CONFIG_FILE}")
     try:
         node = yaml.compose(path.read_text(encoding="utf-8"), _Loader)
         if not isinstance(node, yaml.MappingNode):
@@ -139,7 +139,7 @@ def read_run_settings(options: Mapping[str, Any], file: Path | None, out: Path |
         for name, setting in all_settings().items()
         if options[name] is not None
     }
-    own = read_settings(out / FILE_NAME) if resume and out is not None and (out / FILE_NAME).exists() else {}
+    own = read_settings(out / CONFIG_FILE) if resume and out is not None and (out / CONFIG_FILE).exists() else {}
     given = merge(given, own if file is None else read_settings(file))
     for name in SPLIT_SETTINGS if own else ():
         then, now = value_of(own, name), value_of(given, name)

@@ -89,7 +89,7 @@ class ModelCard:
         return card
 
 
-FILE_NAME = "model.pt"
+MODEL_FILE = "model.pt"
 KIND = "robustdml_ops model"
 FORMAT = 1
 
@@ -105,14 +105,14 @@ def read_model(path: Path) -> tuple[ModelCard, dict[str, Tensor]]:
     """Read a model file; nothing in it is run."""
     if not path.exists():
         raise UsageError(f"{path}: no such file or folder")
-    file = path / FILE_NAME if path.is_dir() else path
+    file = path / MODEL_FILE if path.is_dir() else path
     if path.is_dir() and not file.is_file():
         begun = (path / "checkpoint.pt").exists()
         why = "its run has not ended: go on with `robustdml train --resume`" if begun else "it is no folder of a run"
-        raise UsageError(f"{path}: no {FILE_NAME} in it; {why}")
+        raise UsageError(f"{path}: no {MODEL_FILE} in it; {why}")
     content = read_plain(file, "model file")
     if not isinstance(content, dict) or content.get("kind") != KIND:
-        raise UsageError(f"{file}: not a model file; `robustdml train --out FOLDER` writes one, FOLDER/{FILE_NAME}")
+        raise UsageError(f"{file}: not a model file; `robustdml train --out FOLDER` writes one, FOLDER/{MODEL_FILE}")
     if content.get("format") != FORMAT:
         raise UsageError(
             f"{file}: a model file of format {content.get('format')}, written by robustdml_ops "
