@@ -37,7 +37,8 @@ def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
 
 
-def open_model(arguments: argparse.Namespace, device: str = "cpu") -> TrainedEmbedder:
+def open_model(arguments: argparse.Namespace, on_progress: OnProgress, device: str = "cpu") -> TrainedEmbedder:
+    on_progress("reading the model", 0, 0)
     return load_embedder(arguments.model, backbone=arguments.backbone, device=resolve_device(device))
 
 
@@ -85,8 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     arrays: dict[str, NDArray[np.generic]] = {}
     left_out: list[str] = []
     with progress_bar("embed") as report:
-        report("reading the model", 0, 0)
-        embedder = open_model(arguments, arguments.device)
+        embedder = open_model(arguments, report, arguments.device)
         parts = find_samples(arguments.images, embedder.card)
         classes = list(dict.fromkeys(name for samples in parts.values() for name in samples.class_names))
         for part, samples in parts.items():

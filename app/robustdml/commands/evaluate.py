@@ -48,8 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     with progress_bar("evaluate") as report:
-        report("reading the model", 0, 0)
-        embedder = open_model(arguments, arguments.device)
+        embedder = open_model(arguments, report, arguments.device)
         queries = embed_source(embedder, arguments.data, arguments, report)
         searched = queries
         if arguments.gallery is not None:

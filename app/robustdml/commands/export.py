@@ -19,8 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     with progress_bar("export") as report:
-        report("reading the model", 0, 0)
-        embedder = open_model(arguments)
+        embedder = open_model(arguments, report)
         report(f"writing {arguments.out}", 0, 0)
         metadata, difference = export_model(embedder, arguments.out)
     takes = embedder.card.takes

@@ -48,8 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"-k {arguments.k}: expected at least 1")
     out: Path = arguments.out
     with progress_bar("search") as report:
-        report("reading the model", 0, 0)
-        embedder = open_model(arguments, arguments.device)
+        embedder = open_model(arguments, report, arguments.device)
         queries = gallery = embed_source(embedder, arguments.query, arguments, report)
         if not same_source(arguments.gallery, arguments.query):
             gallery = embed_source(embedder, arguments.gallery, arguments, report)
