@@ -135,6 +135,8 @@ MISTAKES = [
     ("audit fractions.npz --out out", "expected integers or texts"),
     ("audit whole --out out --as-they-are --image-size 24", "--as-they-are is for features"),
     ("audit features.npz --out out --runs 0", "--runs 0"),
+    ("audit whole --out out --image-size 0", "--image-size 0: expected at least 1"),
+    ("audit whole --out out --image-size -5", "--image-size -5: expected at least 1"),
     # What is made of its findings
     ("apply labels.csv --to bare", "is there already; give a new name"),
     ("apply bare --to new", "not a readable labels.csv"),

@@ -75,6 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out
     if arguments.runs < 1:
         raise UsageError(f"--runs {arguments.runs}: expected at least 1")
+    if arguments.image_size is not None and arguments.image_size < 1:
+        raise UsageError(f"--image-size {arguments.image_size}: expected at least 1")
     config = TrainingConfig(
         epochs=arguments.epochs,
         seed=arguments.seed,
