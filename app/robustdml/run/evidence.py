@@ -10,8 +10,8 @@ from scipy import stats
 from robustdml.evaluation import JUDGED
 from robustdml.filters.options import FILTERS, NO_FILTER
 
-# Probability of a supported gain of an averaging where there is none; of few classes, where the best of several is lucky;
-# and of the whitened start on groups of few classes, which is alone.
+# Probability of a supported gain where there is none: in trials, in trials on few classes, where the best of several
+# settings is often lucky, and on groups of few classes, where the untrained start is alone.
 CHANCE, CHANCE_OF_FEW, CHANCE_ON_GROUPS = 0.03, 0.01, 0.06
 # Standard errors that Recall@1 may lose.
 LOSS = 2.0
