@@ -117,7 +117,7 @@ class ContrastiveLoss(PairFamilyLoss):
         if inputs.listed is None:
             hinge = pair_hinge(*inputs.pairs, **settings, anchors_first=inputs.anchors_first, backend=self.backend)
         else:
-            hinge = listed_hinge(inputs.pairs[0], inputs.pairs[2], inputs.listed, **settings)
+            hinge = listed_hinge(inputs.cosines(), **settings)
         if scale != 1:
             positive, negative, *counts = hinge
             hinge = PairHinge(scale * positive, scale * negative, *counts)

@@ -86,12 +86,11 @@ class MultiSimilarityLoss(PairFamilyLoss):
 
     def _losses(self, inputs: PairInputs, candidate_weights: Tensor | None = None) -> Tensor:
         """ℓ (B,)."""
-        pairs: Any = inputs.pairs
         if inputs.listed is not None:
-            lse = listed_lse(pairs[0], pairs[2], inputs.listed, **self._settings())
+            lse = listed_lse(inputs.cosines(), **self._settings())
         else:
             settings = self._settings(candidate_weights=candidate_weights, anchors_first=inputs.anchors_first)
-            lse = pair_lse(*pairs, **settings, backend=self.backend)
+            lse = pair_lse(*inputs.pairs, **settings, backend=self.backend)
         if inputs.sharded:
             lse = PairLSE(*self.shards.log_one_plus(torch.stack(lse)).unbind())
         return lse.positive / self.alpha + lse.negative / self.beta

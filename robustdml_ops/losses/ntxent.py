@@ -53,9 +53,8 @@ class NTXentLoss(ContrastFamilyLoss):
         if checked.listed is None:
             losses = self._contrast(checked).loss
         else:
-            embeddings, _, candidates, _ = checked.pairs
-            each = listed_nt_xent(embeddings, candidates, checked.listed, self._scale())
-            losses = add_rows(each.new_zeros(len(embeddings)), checked.listed.positive_anchors, each)
+            each = listed_nt_xent(checked.cosines(), self._scale())
+            losses = add_rows(each.new_zeros(len(checked.pairs[0])), checked.listed.positive_anchors, each)
         return self._mean(losses * checked.kept / pairs, checked)
 
     def _number_of_pairs(self, inputs: PairInputs) -> Tensor | int:
@@ -71,9 +70,7 @@ class NTXentLoss(ContrastFamilyLoss):
         if checked.listed is None:
             losses, pairs = labelled_nt_xent(checked.pairs, self._scale(), self.backend)
         else:
-            embeddings, _, candidates, _ = checked.pairs
-            pairs = checked.listed[:2]
-            losses = listed_nt_xent(embeddings, candidates, checked.listed, self._scale())
+            losses, pairs = listed_nt_xent(checked.cosines(), self._scale()), checked.listed[:2]
         if checked.weights is not None:
             losses = losses * checked.weights[pairs[0]]
         return {"loss": {"losses": losses, "indices": pairs, "reduction_type": "pos_pair"}}

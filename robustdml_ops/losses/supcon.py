@@ -92,5 +92,4 @@ class SupConLoss(ContrastFamilyLoss):
         """ℓ (B,)."""
         if inputs.listed is None:
             return self._contrast(inputs).loss
-        embeddings, _, candidates, _ = inputs.pairs
-        return listed_supcon(embeddings, candidates, inputs.listed, self._scale(), self.form)
+        return listed_supcon(inputs.cosines(), self._scale(), self.form)

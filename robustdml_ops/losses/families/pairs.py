@@ -10,7 +10,7 @@ from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import check_matrix, check_same_device, check_sample_weights
 from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.inputs import LossInputs, own_samples
-from robustdml_ops.losses.peer.listed_pairs import ListedPairs, listed_pairs
+from robustdml_ops.losses.peer.listed_pairs import Cosines, ListedPairs, listed_pairs
 from robustdml_ops.losses.peer.package import SubLosses, of_samples
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 
@@ -32,6 +32,11 @@ class PairInputs(NamedTuple):
             scale = 1 / (self.kept * divisor)  # a number: without weights all samples are kept
             return embeddings.new_full((), scale, dtype=pair_dtype(embeddings, candidates))  # type: ignore[arg-type]
         return self.weights / (self.kept * divisor)
+
+    def cosines(self) -> Cosines:
+        """Cosines of the listed pairs."""
+        assert self.listed is not None
+        return Cosines(self.pairs[0], self.pairs[2], self.listed)
 
     def weighted(self, losses: Tensor) -> Tensor:
         """The losses (B,) times the weights of their samples."""

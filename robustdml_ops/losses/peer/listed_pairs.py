@@ -80,9 +80,10 @@ def check_indices(indices_tuple: object, n: int, m: int) -> list[Tensor]:
 
 
 class Cosines:
-    """Cosines of anchors and candidates: the whole matrix, or those that are asked for."""
+    """Cosines of the pairs of a list: the whole matrix of anchors and candidates, or those that are asked for."""
 
     def __init__(self, embeddings: Tensor, candidates: Tensor | None, listed: ListedPairs) -> None:
+        self.listed = listed
         self.X = embeddings
         self.Y = embeddings if candidates is None else candidates
         self.dtype = pair_dtype(embeddings, candidates)
@@ -118,43 +119,31 @@ class Cosines:
 
 
 def listed_hinge(
-    embeddings: Tensor,
-    candidates: Tensor | None,
-    listed: ListedPairs,
+    cosines: Cosines,
     *,
     positive_margin: float,
     negative_margin: float,
-    positive_offset: float = 0.0,
-    negative_offset: float = 0.0,
-    distance: str = "cosine",
+    positive_offset: float,
+    negative_offset: float,
+    distance: str,
 ) -> PairHinge:
     """``pair_hinge`` over the pairs of a list, each as often as it is there."""
-    cosines = Cosines(embeddings, candidates, listed)
-    sums, counts = [], []
+    sums, counts, listed = [], [], cosines.listed
     sides = ((listed[:2], 1, positive_margin, positive_offset), (listed[2:], -1, negative_margin, negative_offset))
     for (rows, columns), sign, margin, offset in sides:
         euclidean = distance == "euclidean"
         measured = cosines.distances(rows, columns) if euclidean else -cosines.of(rows, columns)
         hinge = sign * (measured - (margin if euclidean else -margin))
         above = hinge > 0
-        new, n = hinge.new_zeros, len(embeddings)
+        new, n = hinge.new_zeros, len(cosines.X)
         sums.append(add_rows(new(n), rows, torch.where(above, hinge + offset, 0.0)))
         counts.append(add_rows(new(n, dtype=torch.int64), rows, above.long()))
     return PairHinge(*sums, *counts)
 
 
-def listed_lse(
-    embeddings: Tensor,
-    candidates: Tensor | None,
-    listed: ListedPairs,
-    *,
-    alpha: float,
-    beta: float,
-    base: float,
-    epsilon: float | None,
-) -> PairLSE:
+def listed_lse(cosines: Cosines, *, alpha: float, beta: float, base: float, epsilon: float | None) -> PairLSE:
     """``pair_lse`` over the pairs of a list, each pair once; ``epsilon`` mines among them."""
-    positive, negative = sides_of(Cosines(embeddings, candidates, listed), listed)
+    positive, negative = sides_of(cosines)
     if epsilon is not None:
         least, largest = -positive.largest(-positive.s.detach()), negative.largest(negative.s.detach())
         positive = positive.keep(positive.s - epsilon < positive.of_anchor(largest))
@@ -209,9 +198,9 @@ class SignedCosines(NamedTuple):
         return -torch.nn.functional.logsigmoid(-self._replace(s=exponents).log_sum_exp())
 
 
-def sides_of(cosines: Cosines, listed: ListedPairs) -> tuple[SignedCosines, SignedCosines]:
+def sides_of(cosines: Cosines) -> tuple[SignedCosines, SignedCosines]:
     """Positive and negative pairs, each once: in the peer's code they are the entries of two masks."""
-    n, m = len(cosines.X), len(cosines.Y)
+    n, m, listed = len(cosines.X), len(cosines.Y), cosines.listed
     if cosines.matrix is None:
         places = [torch.unique(rows * m + columns) for rows, columns in (listed[:2], listed[2:])]
         both = places[0][torch.isin(*places, assume_unique=True)]
@@ -238,12 +227,9 @@ def _of_matrix(S: Tensor, mask: Tensor) -> SignedCosines:
     return SignedCosines(S[rows, columns], rows, len(S))
 
 
-def listed_supcon(
-    embeddings: Tensor, candidates: Tensor | None, listed: ListedPairs, scale: float, form: str
-) -> Tensor:
+def listed_supcon(cosines: Cosines, scale: float, form: str) -> Tensor:
     """Losses (B,) of the samples, each pair once."""
-    both = sides_of(Cosines(embeddings, candidates, listed), listed)
-    positive, negative = (side._replace(s=scale * side.s) for side in both)
+    positive, negative = (side._replace(s=scale * side.s) for side in sides_of(cosines))
     number = positive.total(torch.ones_like(positive.s))
     of_positives, of_negatives = positive.log_sum_exp(), negative.log_sum_exp()
     lse = torch.logaddexp(of_positives, of_negatives)
@@ -251,14 +237,12 @@ def listed_supcon(
     return torch.where(number > 0, lse - target, 0)
 
 
-def listed_nt_xent(embeddings: Tensor, candidates: Tensor | None, listed: ListedPairs, scale: float) -> Tensor:
+def listed_nt_xent(cosines: Cosines, scale: float) -> Tensor:
     """Losses (k,) of the positive pairs, each pair as often as it is listed."""
-    cosines = Cosines(embeddings, candidates, listed)
-    negative = SignedCosines(
-        scale * cosines.of(listed.negative_anchors, listed.negatives), listed.negative_anchors, len(embeddings)
-    )
-    z = scale * cosines.of(listed.positive_anchors, listed.positives)
-    return -torch.nn.functional.logsigmoid(z - negative.log_sum_exp()[listed.positive_anchors])
+    anchors, positives, negative_anchors, negatives = cosines.listed
+    negative = SignedCosines(scale * cosines.of(negative_anchors, negatives), negative_anchors, len(cosines.X))
+    z = scale * cosines.of(anchors, positives)
+    return -torch.nn.functional.logsigmoid(z - negative.log_sum_exp()[anchors])
 
 
 def labelled_nt_xent(
