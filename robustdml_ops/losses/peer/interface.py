@@ -27,7 +27,6 @@ from robustdml_ops.losses.peer.package import (
     peer_distances,
     peer_reducers,
     reducible,
-    refuse,
 )
 
 # Steps of the peer's dense code, which a subclass may have been written to change.
@@ -65,22 +64,13 @@ class PeerInterface(PeerBase):
         if "compute_loss" in vars(cls):
             cls._own_compute_loss = True
 
-    def __init__(
-        self, *, distance: Any = None, weight_regularizer: Any = None, weight_reg_weight: float = 1, **options: Any
-    ) -> None:
+    def __init__(self, *, distance: Any = None, **options: Any) -> None:
         if isinstance(distance, str):
             check_choice(self.served_forms, distance=distance)
             distance = peer_distance(distance) if INSTALLED else distance
-        if not INSTALLED:
-            distance = self.default_form if distance is None else distance
-            refuse("weight_regularizer", weight_regularizer)
-        # The peer's constructor asks for the names of the sub-losses, which depend on it.
-        self.weight_regularizer: Any = weight_regularizer is not None
+        if not INSTALLED and distance is None:
+            distance = self.default_form
         super().__init__(distance=distance, **options)
-        self.weight_regularizer = weight_regularizer
-        self.weight_reg_weight = weight_reg_weight
-        if weight_regularizer is not None:
-            self.add_to_recordable_attributes(list_of_names=["weight_reg_weight"], is_stat=False)
         self.add_to_recordable_attributes(list_of_names=self.recorded, is_stat=False)
         self._warned = False
 
@@ -94,10 +84,6 @@ class PeerInterface(PeerBase):
     def get_default_reducer(self) -> Any:
         """The peer's object, where it is installed."""
         return getattr(peer_reducers, self.default_reducer)()
-
-    def all_regularization_loss_names(self) -> list[str]:
-        """Names of the regularisers' sub-losses."""
-        return [f"{kind}_reg_loss" for kind in ("weight", "embedding") if getattr(self, f"{kind}_regularizer")]
 
     def compute_loss(
         self,
@@ -154,17 +140,13 @@ class PeerInterface(PeerBase):
     def _regularized(self, sub_losses: SubLosses) -> SubLosses:
         sub_losses = {name: reducible(sub_loss) for name, sub_loss in sub_losses.items()}
         if self.weight_regularizer is not None:
-            loss = self.weight_regularizer(self._class_matrix()) * self.weight_reg_weight
-            sub_losses["weight_reg_loss"] = {"losses": loss, "indices": None, "reduction_type": "already_reduced"}
+            sub_losses["weight_reg_loss"] = self.weight_regularization_loss(self._class_matrix())
         return sub_losses
 
-    def _regularization(self, embeddings: Tensor) -> Tensor | float:
-        """Sum of the regularisers of embeddings and of the class matrix, weighted; 0 where there is none."""
-        total: Tensor | float = 0.0
-        if self.embedding_regularizer is not None:
-            total = total + self.embedding_regularizer(embeddings) * self.embedding_reg_weight
-        if self.weight_regularizer is not None:
-            total = total + self.weight_regularizer(self._class_matrix()) * self.weight_reg_weight
+    def _regularization(self, embeddings: Tensor) -> Tensor:
+        """Sum of the regularisers of embeddings and of the class matrix, weighted, of which there is one at least."""
+        of_embeddings = self.embedding_regularization_loss(embeddings)["losses"]
+        total: Tensor = of_embeddings + self.weight_regularization_loss(self._class_matrix())["losses"]
         return total
 
     def _dense_reason(self) -> str | None:

@@ -22,8 +22,12 @@ class StandIn(nn.Module):
     parts: tuple[str, ...]  # names of the sub-losses
     if TYPE_CHECKING:  # of the peer alone, and called where it is installed
         add_embedding_regularization_to_loss_dict: Callable[[SubLosses, Tensor], None]
+        embedding_regularization_loss: Callable[[Tensor], dict[str, Any]]
+        weight_regularization_loss: Callable[[Tensor | None], dict[str, Any]]
 
-    def __init__(self, *, distance: Any = None, embedding_reg_weight: float = 1, **options: Any) -> None:
+    def __init__(
+        self, *, distance: Any = None, embedding_reg_weight: float = 1, weight_reg_weight: float = 1, **options: Any
+    ) -> None:
         super().__init__()
         for name, value in options.items():
             refuse(name, value)
@@ -34,6 +38,8 @@ class StandIn(nn.Module):
         self.reducer: Any = None
         self.embedding_regularizer: Any = None
         self.embedding_reg_weight = embedding_reg_weight
+        self.weight_regularizer: Any = None
+        self.weight_reg_weight = weight_reg_weight
 
     def sub_loss_names(self) -> list[str]:
         """Names of the sub-losses that a reducer takes."""
@@ -62,7 +68,9 @@ else:
         from pytorch_metric_learning import distances as peer_distances
         from pytorch_metric_learning import losses
         from pytorch_metric_learning import reducers as peer_reducers
-        from pytorch_metric_learning.losses import BaseMetricLossFunction as PeerBase
+
+        class PeerBase(losses.WeightRegularizerMixin, losses.BaseMetricLossFunction):
+            """The peer's base of a loss with a class matrix, which serves one without, too."""
 
         # A copy of its names: a script may replace the peer's losses by ours.
         peer_losses = SimpleNamespace(**vars(losses))
