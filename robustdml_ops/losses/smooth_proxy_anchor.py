@@ -110,13 +110,10 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
             Shapes, types or devices that do not fit; on the CPU NaN, inf or a confidence outside [0, 1] (on a GPU a
             device-side assertion for the confidences, a NaN loss for the embeddings).
         """
-        inputs = LossInputs(embeddings, None, sample_weights=sample_weights)
-        if not self.shards.divided:
-            self._check_shapes(inputs)
-            return self._of_sets(inputs, self._sets(embeddings, confidences))
         sets: list[ConfidenceSets] = []
 
         def check() -> OwnRows:
+            inputs = LossInputs(embeddings, None, sample_weights=sample_weights)
             self._check_shapes(inputs)
             sets.append(self._sets(embeddings, confidences))
             return {**self._own_samples(inputs), "hidden": sets[0].hidden}

@@ -149,8 +149,7 @@ class ClassMatrixLoss(MetricLoss):
 
     def _check_shapes(self, inputs: LossInputs) -> None:
         """Raise where embeddings do not fit the class matrix, or a reference set is given."""
-        if inputs.ref_emb is not None or inputs.ref_labels is not None:
-            refuse_candidates(type(self).__name__, inputs)
+        refuse_candidates(type(self).__name__, inputs)
         check_matrix("embeddings", inputs.embeddings, columns=self.embedding_size)
         check_same_device(embeddings=inputs.embeddings, **self._parameters)
 
