@@ -86,4 +86,4 @@ class BSPMLLoss(MultiSimilarityLoss):
     def _refuse(self, inputs: LossInputs) -> None:
         if inputs.indices_tuple is not None:
             raise ValueError("BSPMLLoss mines for itself: leave indices_tuple out")
-        refuse_candidates(type(self).__name__, inputs)
+        refuse_candidates("BSPMLLoss weighs the pairs of one batch", inputs)

@@ -81,12 +81,12 @@ def check_options(kind: type, known: Collection[str], options: Mapping[str, Any]
             )
 
 
-def refuse_candidates(name: str, inputs: LossInputs) -> None:
-    """Raise for a reference set that is not the batch itself, for the loss of class ``name``, which takes none."""
+def refuse_candidates(why: str, inputs: LossInputs) -> None:
+    """Raise for a reference set that is not the batch itself, for a loss that takes none, and say ``why``."""
     given = inputs.ref_emb is not None and inputs.ref_emb is not inputs.embeddings
     if given or (inputs.ref_labels is not None and inputs.ref_labels is not inputs.labels):
         raise ValueError(
-            f"{name} compares samples with its own proxies: leave ref_emb and ref_labels out, or take a loss on pairs"
+            f"{why}: leave ref_emb and ref_labels out, or take a loss that has them, such as MultiSimilarityLoss"
         )
 
 

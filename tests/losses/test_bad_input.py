@@ -71,6 +71,11 @@ def test_reference_set(arguments, error, message):
             kind()(X, Y, None, *arguments)
 
 
+def test_reference_set_beside_weights_of_a_batch():
+    with pytest.raises(ValueError, match="BSPMLLoss weighs the pairs of one batch: leave ref_emb and ref_labels out"):
+        losses.BSPMLLoss()(X, Y, None, X[:2], Y[:2])
+
+
 @pytest.mark.parametrize(
     ("weights", "error", "message"),
     [

@@ -149,7 +149,7 @@ class ClassMatrixLoss(MetricLoss):
 
     def _check_shapes(self, inputs: LossInputs) -> None:
         """Raise where embeddings do not fit the class matrix, or a reference set is given."""
-        refuse_candidates(type(self).__name__, inputs)
+        refuse_candidates(f"{type(self).__name__} compares samples with its own proxies", inputs)
         check_matrix("embeddings", inputs.embeddings, columns=self.embedding_size)
         check_same_device(embeddings=inputs.embeddings, **self._parameters)
 
