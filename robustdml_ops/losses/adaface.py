@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
+from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_sample_weights
 from robustdml_ops.losses.arcface import cosine_of_sum
 from robustdml_ops.losses.families.margins import MarginSoftmaxLoss
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions
-from robustdml_ops.ops import ClassLSE
 
 # Lengths of embeddings are taken as at least and at most these.
 SHORTEST, LONGEST = 1e-3, 100.0
@@ -71,18 +71,18 @@ class AdaFaceLoss(MarginSoftmaxLoss):
         self.register_buffer("mean_length", torch.tensor(20.0))
         self.register_buffer("length_deviation", torch.tensor(100.0))
 
-    def _of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
+    def _margins(self, inputs: LossInputs, labels: Tensor) -> Tensor:
+        """The quality z of each sample, (B,), or (B, 1) for labels (B, K)."""
         if inputs.margins is not None:
             raise ValueError("margins: AdaFaceLoss makes them from the lengths of the embeddings: leave them out")
         with torch.no_grad():
-            lengths = torch.linalg.vector_norm(inputs.embeddings.to(sums.lse.dtype), dim=1).clamp(SHORTEST, LONGEST)
+            rows = inputs.embeddings.to(compute_dtype(inputs.embeddings, self.W))
+            lengths = torch.linalg.vector_norm(rows, dim=1).clamp(SHORTEST, LONGEST)
             if self.training:
                 self._follow(lengths, inputs.sample_weights)
             z = self.concentration * (lengths - self.mean_length) / (self.length_deviation + 1e-3)
-        embeddings, of_batch, pairs, ref_emb, ref_labels, weights, _, label_weights = inputs
-        margins = z.clamp(-1, 1).to(lengths)
-        moved = LossInputs(embeddings, of_batch, pairs, ref_emb, ref_labels, weights, margins, label_weights)
-        return super()._of_sums(sums, moved, labels)
+        margins: Tensor = z.clamp(-1, 1).to(lengths)
+        return margins if labels.dim() == 1 else margins[:, None]
 
     def _follow(self, lengths: Tensor, sample_weights: Tensor | None) -> None:
         """Update the running mean and deviation by the samples that are present, if they are two or more."""
