@@ -66,8 +66,7 @@ class MemoryContrastiveLoss(PairFamilyLoss):
     def _loss(self, inputs: LossInputs) -> Tensor:
         checked = self._checked(inputs)
         embeddings, labels, candidates, _ = checked.pairs
-        _, listed, weights, kept, anchors_first, _ = checked
-        alone = PairInputs((embeddings, labels, None, None), listed, weights, kept, anchors_first)
+        alone = PairInputs((embeddings, labels, None, None), None, checked.weights, checked.kept)
         of_batch = self._term(self._own_anchors(alone))
         if candidates is None:
             return of_batch

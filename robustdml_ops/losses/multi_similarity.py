@@ -66,11 +66,8 @@ class MultiSimilarityLoss(PairFamilyLoss):
         self.alpha, self.beta, self.base, self.epsilon = alpha, beta, base, epsilon
 
     def _refuse(self, inputs: LossInputs) -> None:
-        if self.epsilon is not None and self.shards.is_sharded(inputs.ref_emb):
-            raise ValueError(
-                f"epsilon={self.epsilon} mines in a whole bank, and each process has some of its slots: "
-                "give bank.features.full_tensor() and bank.labels.full_tensor() as ref_emb and ref_labels"
-            )
+        if self.epsilon is not None:
+            self._refuse_divided_bank(inputs, f"epsilon={self.epsilon} mines in a whole bank")
 
     def _loss(self, inputs: LossInputs) -> Tensor:
         checked = self._own_anchors(self._checked(inputs))

@@ -38,11 +38,7 @@ class ContrastFamilyLoss(PairFamilyLoss):
         self.temperature = temperature
 
     def _refuse(self, inputs: LossInputs) -> None:
-        if self.shards.is_sharded(inputs.ref_emb):
-            raise ValueError(
-                f"{type(self).__name__} takes no bank whose slots are divided among processes: give "
-                "bank.features.full_tensor() and bank.labels.full_tensor() as ref_emb and ref_labels"
-            )
+        self._refuse_divided_bank(inputs, f"{type(self).__name__} compares with a whole bank")
 
     def _scale(self) -> float:
         """Factor of the cosines; with squared distances −d²/τ = 2(s − 1)/τ, of which the constant cancels."""

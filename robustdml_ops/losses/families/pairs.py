@@ -51,15 +51,19 @@ class PairFamilyLoss(MetricLoss):
     def _refuse(self, inputs: LossInputs) -> None:
         """Raise for arguments that the loss does not take."""
 
+    def _refuse_divided_bank(self, inputs: LossInputs, why: str) -> None:
+        if self.shards.is_sharded(inputs.ref_emb):
+            raise ValueError(
+                f"{why}, and each process has some of its slots: give bank.features.full_tensor() and "
+                "bank.labels.full_tensor() as ref_emb and ref_labels"
+            )
+
     def _own_rows(self, inputs: LossInputs) -> OwnRows:
         self._refuse(inputs)
         embeddings = check_matrix("embeddings", inputs.embeddings)
         rows = own_samples(embeddings, inputs.sample_weights, pair_dtype(embeddings, inputs.ref_emb))
-        if inputs.indices_tuple is not None and self.shards.is_sharded(inputs.ref_emb):
-            raise ValueError(
-                "indices_tuple lists pairs with rows of a whole bank, and each process has some of its slots: leave it "
-                "out, or give bank.features.full_tensor() and bank.labels.full_tensor() as ref_emb and ref_labels"
-            )
+        if inputs.indices_tuple is not None:
+            self._refuse_divided_bank(inputs, "indices_tuple lists pairs with rows of a whole bank")
         if self.shards.is_sharded(inputs.ref_emb) != self.shards.is_sharded(inputs.ref_labels):
             raise ValueError("ref_emb and ref_labels must both be DTensors, as those of a divided bank, or both local")
         if inputs.ref_emb is not None and inputs.ref_labels is None:  # another view of own samples

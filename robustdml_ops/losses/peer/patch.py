@@ -1,5 +1,6 @@
 """The fused losses under pytorch-metric-learning's names, for scripts that look their losses up by name."""
 
+from contextlib import AbstractContextManager
 from types import ModuleType, TracebackType
 from typing import Any
 
@@ -9,7 +10,7 @@ from robustdml_ops.losses.peer.package import PACKAGE
 MODULE = "pytorch_metric_learning.losses"
 
 
-class PeerPatch:
+class PeerPatch(AbstractContextManager["PeerPatch"]):
     """What :func:`patch_pytorch_metric_learning` replaced; leaving a ``with`` block undoes it.
 
     Attributes
@@ -30,9 +31,6 @@ class PeerPatch:
         """Put the peer's classes back; a second call changes nothing."""
         for name, theirs in self.replaced.items():
             setattr(self._module, name, theirs)
-
-    def __enter__(self) -> "PeerPatch":
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
