@@ -50,11 +50,11 @@ class ClassMatrixLoss(MetricLoss):
     """A loss with the parameter ``matrix_name``: (C, D), or (D, C) if ``columns``."""
 
     known_options = ClassMatrixOptions
+    takes_several_labels = True
     shown: ClassVar[tuple[str, ...]] = ("num_classes", "embedding_size")
     matrix_name: ClassVar[str] = "proxies"
     columns: ClassVar[bool] = False
     centers: int | None = None  # H, where a class has several rows, or columns
-    drops_similar: ClassVar[bool] = False  # serves drop_similar_negatives
 
     def __init__(
         self,
@@ -72,8 +72,6 @@ class ClassMatrixLoss(MetricLoss):
             self._refuse_dense("drop_similar_negatives")
             if drop_similar_negatives != OWN:
                 check_cosine(drop_similar_negatives)
-            if not self.drops_similar:
-                raise ValueError(f"{type(self).__name__} has no drop_similar_negatives: leave it out")
         self.drop_similar_negatives = drop_similar_negatives
         self.num_classes = num_classes
         self.embedding_size = embedding_size
@@ -137,7 +135,7 @@ class ClassMatrixLoss(MetricLoss):
         """Classes of inputs whose shapes, types and devices fit."""
         self._check_shapes(inputs)
         embeddings, labels, weights = inputs.embeddings, inputs.labels, inputs.label_weights
-        if are_several(labels) and self.takes_several_labels:
+        if are_several(labels):
             dtype = compute_dtype(embeddings, self._class_parameter())
             return several_labels(labels, weights, embeddings, self.num_classes, dtype)
         if weights is not None:

@@ -20,8 +20,6 @@ class ClassFamilyLoss(ClassMatrixLoss):
 
     known_options = SoftmaxOptions
     weighs_losses = True
-    takes_several_labels = True
-    drops_similar = True
     miner_weighs_anchors: ClassVar[bool] = False  # a miner's weights count a sample as an anchor only
 
     def __init__(self, num_classes: int, embedding_size: int, **options: Unpack[SoftmaxOptions]) -> None:
