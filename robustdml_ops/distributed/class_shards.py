@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, Placement, Shard, empty
 
 from robustdml_ops.distributed.processes import Processes
 from robustdml_ops.engine.labels import ELSEWHERE
-from robustdml_ops.engine.shards import OneProcess, OwnRows
+from robustdml_ops.engine.shards import OneProcess, OwnRows, of_shards
 
 T = TypeVar("T")
 # Rows of other processes that one process holds at a time while classes are regrouped.
@@ -161,11 +161,10 @@ class ClassShards(OneProcess):
         own = self.place()
         return torch.cat([rows[own], rows[: own.start], rows[own.stop :]])
 
-    def as_shards(self, local: Tensor, rows: int | None = None) -> DTensor:
+    def as_shards(self, local: Tensor, rows: int | None = None) -> Tensor:
         """The shard as a DTensor of ``rows`` rows, by default one for each class; the same memory."""
-        shape = torch.Size((self.num_classes if rows is None else rows, *local.shape[1:]))
-        stride = torch.empty(shape, device="meta").stride()
-        return DTensor.from_local(local, self.mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
+        whole = torch.empty(self.num_classes if rows is None else rows, *local.shape[1:], device="meta")
+        return of_shards(local, whole, self.mesh, Shard(0))
 
 
 def _apply(function: Any, *arguments: Any) -> Tensor:

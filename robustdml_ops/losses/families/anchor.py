@@ -74,8 +74,8 @@ class AnchorFamilyLoss(ClassMatrixLoss):
             labels, places = labels.clamp(min=ELSEWHERE), rows.labels.clamp(min=ELSEWHERE)
             sets = LabelSets.of(places, elsewhere=True, weights=label_weights)
         else:
-            sets = LabelSets.of(rows.labels, elsewhere=rows.elsewhere)
-        count = (LabelSets.of(labels) if rows.elsewhere else sets).count(present, log_weights.dtype)
+            sets = LabelSets.of(rows.labels, elsewhere=self.shards.divided)
+        count = (LabelSets.of(labels) if self.shards.divided else sets).count(present, log_weights.dtype)
         return AnchorTerms(rows, sets, self._biases(labels, log_weights, rows), count, self.num_classes)
 
     def _log_weights(self, inputs: LossInputs) -> tuple[Tensor, Tensor | None]:
@@ -109,7 +109,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
             scales[1] = scales[1] * rows.drawn.weights(scales[1].dtype)
         exponents = self._exponents(embeddings, rows)
         loss = anchor_loss(embeddings, rows.matrix, sets, biases, *scales, **exponents, update=rows.update)
-        return self.shards.total(loss) if rows.elsewhere else loss
+        return self.shards.total(loss)
 
     def _exponents(self, embeddings: Tensor, rows: RowsTakingPart) -> dict[str, Any]:
         """Settings of both anchor ops."""

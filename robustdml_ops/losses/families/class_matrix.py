@@ -41,7 +41,6 @@ class RowsTakingPart(NamedTuple):
 
     matrix: Tensor  # (M, D) or (M, H, D); with an update the whole shard, of which the sweep meets update.rows
     labels: Any  # (B,) int64, places among the M classes or ELSEWHERE; None: the loss takes no labels
-    elsewhere: bool  # other processes own classes
     update: ProxyUpdate | None  # the optimiser's step on these rows; None: autograd has their gradient
     drawn: Drawn | None  # None: all classes here take part
 
@@ -160,13 +159,13 @@ class ClassMatrixLoss(MetricLoss):
         """The rows of a step with ``labels`` (B,)."""
         matrix, update = self._shard()
         if self.negatives is None or labels is None or not self.training:
-            if labels is not None and self.shards.divided:
+            if labels is not None:
                 labels = self.shards.labels(labels)
-            return RowsTakingPart(matrix, labels, self.shards.divided, update, None)
+            return RowsTakingPart(matrix, labels, update, None)
         here = self.shards.shard_of(self.num_classes) if self.shards.divided else None
         drawn = self.negatives.draw(labels, self.num_classes, here)
         matrix, update = self.negatives.rows(matrix, drawn, update)
-        return RowsTakingPart(matrix, drawn.labels, self.shards.divided, update, drawn)
+        return RowsTakingPart(matrix, drawn.labels, update, drawn)
 
     def _similarity_limits(
         self, embeddings: Tensor, rows: RowsTakingPart, gamma: float | None = None
@@ -189,7 +188,7 @@ class ClassMatrixLoss(MetricLoss):
         if update is not None and update.rows is not None:
             places = torch.where(places < 0, places, update.rows[places.clamp(min=0)])
         cosines = cosines_at(matrix, X, places, self.backend)
-        if rows.matrix.dim() == 2 and labels.dim() == 1 and not rows.elsewhere:
+        if rows.matrix.dim() == 2 and labels.dim() == 1 and not self.shards.divided:
             return cosines
         if rows.matrix.dim() == 3:
             # Of a class's centres the largest cosine, or the mean weighted by softmax(cosine / gamma).
@@ -201,9 +200,7 @@ class ClassMatrixLoss(MetricLoss):
     def _shard(self) -> tuple[Tensor, ProxyUpdate | None]:
         """The rows of this process, (C, D) or (C, H, D), a view in plain memory; and the optimiser's step on them."""
         update = self._update()
-        rows: Tensor = self._class_parameter() if update is None else update.local
-        if update is None and self.shards.divided:
-            rows = self.shards.rows(rows)
+        rows: Tensor = self.shards.rows(self._class_parameter()) if update is None else update.local
         if self.columns and rows.dim() == 2:
             rows = rows.t()
             if self.centers is not None:

@@ -61,7 +61,7 @@ class ClassFamilyLoss(ClassMatrixLoss):
             rows.labels,
             bias=bias,
             drop_similar_negatives=self._similarity_limits(embeddings, rows, settings.get("gamma")),
-            elsewhere=rows.elsewhere,
+            elsewhere=self.shards.divided,
             backend=self.backend,
             update=rows.update,
             **settings,
