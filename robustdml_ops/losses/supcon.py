@@ -11,7 +11,7 @@ from robustdml_ops.losses.families.contrast import ContrastFamilyLoss
 from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import listed_supcon
-from robustdml_ops.losses.peer.package import SubLosses, of_samples
+from robustdml_ops.losses.peer.package import SubLosses, of_each
 
 
 class SupConLoss(ContrastFamilyLoss):
@@ -81,7 +81,7 @@ class SupConLoss(ContrastFamilyLoss):
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)
         losses = checked.weighted(self._losses(checked))
-        return of_samples(losses * self._has_negatives(checked))
+        return {"loss": of_each(losses * self._has_negatives(checked))}
 
     def _dense(self, inputs: LossInputs, reason: str) -> SubLosses:
         if self.form != "outside":

@@ -14,7 +14,7 @@ from robustdml_ops.engine.validation import check_finite_numbers, check_positive
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss, RowsTakingPart
 from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
-from robustdml_ops.losses.peer.package import SubLosses
+from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse, similarity
 from robustdml_ops.ops.anchor.problem import ConfidenceSets
 
@@ -132,13 +132,9 @@ class AnchorFamilyLoss(ClassMatrixLoss):
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         terms = self._terms(inputs)
         lse = self._lse(inputs.embeddings, terms)
-        places = torch.arange(self.num_classes, device=lse.positive.device)
         return {
-            name: {"losses": losses, "indices": places, "reduction_type": "element", "divisor": divisor}
-            for name, losses, divisor in (
-                ("pos_loss", lse.positive, terms.positive_count),
-                ("neg_loss", lse.negative, terms.negative_count),
-            )
+            "pos_loss": of_each(lse.positive, divisor=terms.positive_count),
+            "neg_loss": of_each(lse.negative, divisor=terms.negative_count),
         }
 
     def _logits(self, embeddings: Tensor) -> Tensor:

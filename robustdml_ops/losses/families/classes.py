@@ -11,7 +11,7 @@ from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions, reduce_samples
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
-from robustdml_ops.losses.peer.package import SubLosses, of_samples
+from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops import ABSENT, ClassLSE, class_lse
 
 
@@ -86,7 +86,7 @@ class ClassFamilyLoss(ClassMatrixLoss):
         return float(self._of_sums(ClassLSE(lse, target), inputs, torch.zeros(1, dtype=torch.int64)))
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
-        return of_samples(reduce_samples(self._losses(inputs), inputs.sample_weights, "none"))
+        return {"loss": of_each(reduce_samples(self._losses(inputs), inputs.sample_weights, "none"))}
 
 
 class CentersLoss(ClassFamilyLoss):

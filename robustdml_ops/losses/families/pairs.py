@@ -11,7 +11,7 @@ from robustdml_ops.engine.validation import check_matrix, check_same_device, che
 from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.inputs import LossInputs, own_samples
 from robustdml_ops.losses.peer.listed_pairs import Cosines, ListedPairs, listed_pairs
-from robustdml_ops.losses.peer.package import SubLosses, of_samples
+from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 
 
@@ -152,7 +152,7 @@ class PairFamilyLoss(MetricLoss):
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)
-        return of_samples(checked.weighted(self._losses(checked)))
+        return {"loss": of_each(checked.weighted(self._losses(checked)))}
 
     def _in_one_sweep(self, inputs: PairInputs) -> bool:
         """Whether the factor of each sample's loss is known before the sweep and needs no gradient."""

@@ -96,10 +96,10 @@ def named(distance: Any) -> str:
     return f"distance={type(distance).__name__}({settings})"
 
 
-def of_samples(losses: Tensor) -> SubLosses:
-    """The sub-losses of a loss that has one for each sample, (B,)."""
+def of_each(losses: Tensor, **more: Any) -> dict[str, Any]:
+    """A sub-loss with one number for each sample or proxy, (n,), and what else its reducer takes."""
     places = torch.arange(len(losses), device=losses.device)
-    return {"loss": {"losses": losses, "indices": places, "reduction_type": "element"}}
+    return {"losses": losses, "indices": places, "reduction_type": "element", **more}
 
 
 def reducible(sub_loss: dict[str, Any]) -> dict[str, Any]:
