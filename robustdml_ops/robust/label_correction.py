@@ -5,10 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.labels import check_labels
 from robustdml_ops.engine.shards import TypedBuffers
-from robustdml_ops.engine.validation import check_matrix, check_sizes
-from robustdml_ops.robust.checked_batch import check_ids, check_keep
+from robustdml_ops.engine.validation import check_sizes
+from robustdml_ops.robust.checked_batch import check_batch, check_keep
 from robustdml_ops.robust.prism.prism import PRISM
 
 
@@ -97,10 +96,10 @@ class LabelCorrection(TypedBuffers):
         ValueError, TypeError, IndexError, RuntimeError
             Wrong shapes, types or ids; a filter without a bank. The state is as before.
         """
-        check_matrix("embeddings", embeddings, columns=prism.embedding_size)
-        labels = check_labels(labels, embeddings).long()
+        D, N = prism.embedding_size, len(self.proposals)
+        _, labels, ids = check_batch("embeddings", embeddings, labels, sample_ids, D, N, self.proposals)
+        assert ids is not None
         keep = check_keep(keep, labels)
-        ids = check_ids(sample_ids, len(labels), len(self.proposals), self.proposals.device)
         proposed, log_p = prism.propose(embeddings)
         proposed = torch.where((proposed == labels) | log_p.isinf(), -1, proposed)
         times = torch.where(proposed == self.proposals[ids], self.times[ids] + 1, 1)
