@@ -154,11 +154,11 @@ SMALL += ("--batch-size", "8", "--epochs", "1", "--device", "cpu")
 def trained(tmp_path_factory, cache_of_the_session):
     """Train a model of images and one of features by the command; also gives what was printed."""
     root = tmp_path_factory.mktemp("trained")
+    photos, features = save_photos(root / "photos", **PHOTOS), save_features(make_clusters(), root / "clusters.npz")
+    common = ("--epochs", "2", "--device", "cpu", "--out")
     with contextlib.redirect_stdout(io.StringIO()) as text:
-        command = ["train", "--data", str(save_photos(root / "photos", **PHOTOS)), *SMALL, "--epochs", "2"]
-        assert main([*command, "--embedding-size", "8", "--out", str(root / "images")]) == 0
-        command = ["train", "--data", save_features(make_clusters(), root / "clusters.npz"), "--batch-size", "32"]
-        assert main([*command, "--epochs", "2", "--device", "cpu", "--out", str(root / "features")]) == 0
+        run_command("train", "--data", photos, *SMALL, "--embedding-size", "8", *common, root / "images")
+        run_command("train", "--data", features, "--batch-size", "32", *common, root / "features")
     return root, text.getvalue()
 
 
@@ -166,6 +166,11 @@ def trained(tmp_path_factory, cache_of_the_session):
 def image_model(trained):
     """The folder of a run on photographs of `SIZE` pixels."""
     return trained[0] / "images"
+
+
+def run_command(*arguments):
+    """Run a command that ends with status 0."""
+    assert main([str(one) for one in arguments]) == 0
 
 
 def refused(capsys, *arguments):

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.tests.conftest import finding, refused, save_photos
+from app.tests.conftest import finding, refused, run_command, save_photos
 from robustdml import load_embedder
 from robustdml.audit.classes import doubt_classes
 from robustdml.audit_report import learning
@@ -102,14 +102,14 @@ def test_features_from_end_to_end(features, tmp_path, capsys, monkeypatch):
 
     # Correcting puts the three right, dropping leaves them out; a label that a person calls right stays.
     (tmp_path / "decisions.csv").write_text('sample,class,decision,label\n"40","","right",""\n')
-    more = ["--use", "correct", "--confidence", "0.5", "--decisions", str(tmp_path / "decisions.csv")]
-    assert main(["apply", str(out / "labels.csv"), "--to", str(tmp_path / "clean.npz"), *more]) == 0
+    more = ("--use", "correct", "--confidence", "0.5", "--decisions", "decisions.csv")
+    run_command("apply", out / "labels.csv", "--to", tmp_path / "clean.npz", *more)
     with np.load(tmp_path / "clean.npz") as clean:
         names = dict(zip(clean["paths"].tolist(), clean["class_names"][clean["labels"]].tolist(), strict=True))
         np.testing.assert_array_equal(clean["test_features"], np.load(features)["test_features"])
         assert set(clean["class_names"][clean["test_labels"]]) == {HOSTILE}
     assert names["3"] == "ant" and names["40"] == HOSTILE and names["70"] == HOSTILE
-    assert main(["apply", str(out / "labels.csv"), "--to", str(tmp_path / "clean.csv")]) == 0
+    run_command("apply", out / "labels.csv", "--to", tmp_path / "clean.csv")
     assert len(rows_of(tmp_path / "clean.csv")) == 116
 
     # What a person has decided is believed, and told.
@@ -181,9 +181,9 @@ def test_folder_of_images(photographs, colours, tmp_path, capsys):
     assert "data:image/jpeg" in (out / "audit.html").read_text()
 
     clean = tmp_path / "clean"
-    assert main(["apply", str(out / "labels.csv"), "--to", str(clean), "--use", "correct", "--confidence", "0"]) == 0
+    run_command("apply", out / "labels.csv", "--to", clean, "--use", "correct", "--confidence", "0")
     assert (clean / "class 0" / "from-0.png").is_symlink() and not (clean / "class 2" / "from-0.png").exists()
-    assert "is there already" in refused(capsys, "apply", str(out / "labels.csv"), "--to", str(clean))
+    assert "is there already" in refused(capsys, "apply", out / "labels.csv", "--to", clean)
 
 
 def test_a_list_of_images_in_parquet(photographs, colours, tmp_path, capsys):

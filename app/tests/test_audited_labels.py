@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import SMALL, check_resume, finding, refused, save_photos
+from app.tests.conftest import SMALL, check_resume, finding, refused, run_command, save_photos
 from robustdml.audit_report.findings import Finding, read_findings, write_findings
-from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.errors import UsageError
@@ -36,7 +35,7 @@ def audited(tmp_path_factory):
     names = np.array(["ant", "bee", "cat", "dog", "eel", "fox", "gnu", "hen"])
     arrays = {"features": X[:120], "labels": given[:120], "test_features": X[120:], "test_labels": labels[120:]}
     np.savez(folder / "data.npz", **arrays, class_names=names)
-    assert main(["audit", str(folder / "data.npz"), "--as-they-are", "--out", str(folder / "audit")]) == 0
+    run_command("audit", folder / "data.npz", "--as-they-are", "--out", folder / "audit")
     return folder
 
 
@@ -97,8 +96,8 @@ def test_noise_of_a_run_is_what_was_audited(tmp_path, clusters, noisy):
 
 def test_from_the_command_line(source, tmp_path, capsys):
     out, labels = tmp_path / "run", findings_beside(source)
-    command = ["train", "--data", str(source), "--labels", str(labels), "--out", str(out), "--method", "contrastive"]
-    assert main([*command, "--labels-use", "correct", "--labels-confidence", "0.5", "--epochs", "1"]) == 0
+    command = ["train", "--data", source, "--labels", labels, "--out", out, "--method", "contrastive"]
+    run_command(*command, "--labels-use", "correct", "--labels-confidence", "0.5", "--epochs", "1")
     told = "Of 120 samples 0 were dropped after an audit, and 4 are under another label."
     assert told in " ".join(capsys.readouterr().out.split())
     assert "4 are under another label" in (out / "report.html").read_text()
@@ -107,11 +106,11 @@ def test_from_the_command_line(source, tmp_path, capsys):
     assert f"labels: {labels}\n" in settings and "labels_use: correct\n" in settings
 
     # A run goes on with the findings that it began with, and with no others.
-    assert main(["train", "--out", str(out), "--resume", "--epochs", "2"]) == 0
+    run_command("train", "--out", out, "--resume", "--epochs", "2")
     findings = [replace(one, verdict="right") if one.sample == "3" else one for one in read_findings(labels)]
     write_findings(labels, findings)
     capsys.readouterr()
-    assert "is of another run" in refused(capsys, "train", "--out", str(out), "--resume", "--epochs", "3")
+    assert "is of another run" in refused(capsys, "train", "--out", out, "--resume", "--epochs", "3")
 
 
 def test_a_resumed_run_equals_an_unbroken_one(source, tmp_path):
@@ -128,8 +127,7 @@ def test_folder_of_images_of_which_some_classes_are_tested_on(tmp_path, capsys):
     place = next(row for row, one in enumerate(findings) if one.label == mine)
     findings[place] = replace(findings[place], proposed=other, proposed_probability=0.99, verdict="wrong")
     write_findings(tmp_path / "labels.csv", findings)
-    command = ["train", "--data", "images", *SMALL, "--labels", "labels.csv", "--labels-use", "correct"]
-    assert main(command) == 0
+    run_command("train", "--data", "images", *SMALL, "--labels", "labels.csv", "--labels-use", "correct")
     assert "Of 12 samples 1 were dropped" in capsys.readouterr().out
 
 

@@ -11,9 +11,8 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from app.tests.conftest import check_resume
+from app.tests.conftest import check_resume, run_command
 from robustdml import load_embedder
-from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.data.images import to_square
@@ -110,7 +109,7 @@ def colours(photos):
 @pytest.mark.nightly
 def test_a_folder_of_photographs_trains_as_it_stands(photos, capsys):
     command = ["train", "--data", "photos", "--method", "contrastive", "--epochs", "2", "--batch-size", "8"]
-    assert main([*command, "--image-size", str(SIZE), "--device", "cpu", "--out", "run"]) == 0
+    run_command(*command, "--image-size", SIZE, "--device", "cpu", "--out", "run")
     assert "MAP@R" in capsys.readouterr().out
     embedder = load_embedder("run")
     assert embedder.card.backbone == "efficientnet-lite0"
@@ -119,7 +118,7 @@ def test_a_folder_of_photographs_trains_as_it_stands(photos, capsys):
     frozen = apply_in_batches(load_backbone("efficientnet-lite0", 3, SIZE), data.test.inputs, torch.device("cpu"))
     features = apply_in_batches(embedder.network.backbone, data.test.inputs, torch.device("cpu"))
     np.testing.assert_allclose(features, frozen, atol=1e-4)
-    assert main(["export", "run", "-o", "model.onnx"]) == 0
+    run_command("export", "run", "-o", "model.onnx")
 
 
 def test_the_weights_are_those_of_imagenet_and_the_normalisation_is_theirs():
@@ -186,8 +185,8 @@ def test_channels_and_sizes_that_do_not_fit(photos, tiny_images, weights):
 
 def test_timm_by_name_with_a_file_of_weights(photos, timm, weights):
     command = ["train", "--data", "photos", "--method", "contrastive", "--epochs", "1", "--batch-size", "8"]
-    command += ["--backbone", "timm:plain", "--device", "cpu"]
-    assert main([*command, "--backbone-weights", str(weights), "--out", "run"]) == 0
+    command += ["--backbone", "timm:plain", "--device", "cpu", "--backbone-weights", weights]
+    run_command(*command, "--out", "run")
     embedder = load_embedder("run")
     assert embedder.card.input_shape == (3, 40, 40)  # the network's own size
     images = torch.rand(5, 3, 40, 40)
@@ -196,9 +195,8 @@ def test_timm_by_name_with_a_file_of_weights(photos, timm, weights):
     mean, std = torch.tensor([0.5, 0.25, 0.125]).view(3, 1, 1), torch.tensor([0.5, 0.5, 2.0]).view(3, 1, 1)
     torch.testing.assert_close(embedder.network.backbone(images), net((images - mean) / std))
     # A run that goes on takes backbone and size from its own settings.
-    command += ["--finetune", "--no-augment", "--backbone-weights", str(weights), "--out", "finetuned"]
-    assert main(command) == 0
-    assert main(["train", "--out", "finetuned", "--resume", "--epochs", "2"]) == 0
+    run_command(*command, "--finetune", "--no-augment", "--out", "finetuned")
+    run_command("train", "--out", "finetuned", "--resume", "--epochs", "2")
     card = load_embedder("finetuned").card
     assert (card.input_shape, card.trained_by["metrics"]["epoch"]) == ((3, 40, 40), 2)
 

@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import refused
+from app.tests.conftest import refused, run_command
 from robustdml import cache, locks
 from robustdml.cache import cache_folder, make_once, read_array, write_text, write_whole
-from robustdml.cli import main
 from robustdml.errors import UsageError
 from robustdml.locks import LOCK, in_turn, sole_use
 from robustdml.plain_files import save_plain
@@ -41,8 +40,8 @@ def test_a_folder_without_permission(tmp_path, capsys, monkeypatch):
 def test_a_full_disk_names_the_file(clusters_file, tmp_path, capsys, room, file):
     out = tmp_path / "run"
     with files_of_at_most(room):
-        assert main(next(commands(clusters_file, out))) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == f"robustdml train: {out / file}: file too large"
+        said = refused(capsys, *next(commands(clusters_file, out)))
+    assert said.splitlines()[-1] == f"robustdml train: {out / file}: file too large"
     assert not (out / file).exists() and not list(out.glob(".*"))
 
 
@@ -126,8 +125,8 @@ needs_locks = pytest.mark.skipif(os.name == "nt", reason="there are no locks of 
 
 def commands(clusters_file, out):
     settings = ["--epochs", "1", "--method", "contrastive", "--device", "cpu"]
-    yield ["train", "--data", clusters_file, *settings, "--out", str(out)]
-    yield ["audit", clusters_file, "--as-they-are", "--out", str(out)]
+    yield ["train", "--data", clusters_file, *settings, "--out", out]
+    yield ["audit", clusters_file, "--as-they-are", "--out", out]
 
 
 @needs_locks
@@ -135,8 +134,7 @@ def test_two_runs_into_one_folder_are_refused(clusters_file, tmp_path, capsys):
     out = tmp_path / "out"
     with sole_use(out / LOCK, out):
         for command in commands(clusters_file, out):
-            assert main(command) == 2
-            told = capsys.readouterr().err.splitlines()[-1]
+            told = refused(capsys, *command).splitlines()[-1]
             assert f"{out} is in use by process {os.getpid()} on " in told and "wait until that ends" in told
         assert [entry.name for entry in out.iterdir()] == [LOCK]
     assert not out.exists()
@@ -242,11 +240,11 @@ def test_a_damaged_file_of_the_cache_is_told(tmp_path, content):
 def test_a_run_killed_between_checkpoint_and_history_has_its_whole_history(clusters_file, tmp_path):
     out = tmp_path / "out"
     command = [*next(commands(clusters_file, out)), "--epochs", "2"]
-    assert main(command) == 0
+    run_command(*command)
     history = out / "history.jsonl"
     whole = history.read_text()
     history.write_text(whole.splitlines(keepends=True)[0])
-    assert main([*command, "--resume"]) == 0
+    run_command(*command, "--resume")
     assert history.read_text() == whole
 
 
@@ -255,7 +253,7 @@ def test_an_audit_killed_before_its_first_file_goes_on_and_its_lock_file_locks_n
     write_text(out / LOCK, "process 1 on nowhere")
     (out / ".half").write_text("{")
     _, command = commands(clusters_file, out)
-    assert main(command) == 0
+    run_command(*command)
     assert not (out / LOCK).exists()
 
 

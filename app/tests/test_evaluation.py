@@ -9,9 +9,8 @@ import torch
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from sklearn.metrics import roc_curve
 
-from app.tests.conftest import save_photos
+from app.tests.conftest import run_command, save_photos
 from robustdml import retrieval, verification
-from robustdml.cli import main
 from robustdml.retrieval import METRICS, intervals_over_classes, retrieval_by_query, retrieval_metrics
 from robustdml.verification import verify
 
@@ -119,25 +118,20 @@ def test_a_query_folder_searches_another(image_model, tmp_path, capsys):
             for name in (f"{number}.png" for number in numbers):
                 (tmp_path / part / folder / name).symlink_to(photos / folder / name)
     (tmp_path / "query" / "loose.png").symlink_to(photos / "class 0" / "0.png")
-    command = ["evaluate", str(image_model), "--data", str(tmp_path / "query"), "--device", "cpu"]
-    command += ["--gallery", str(tmp_path / "gallery"), "--out", str(tmp_path / "out")]
-    assert main([*command, "--json"]) == 0
+    command = ("evaluate", image_model, "--data", "query", "--gallery", "gallery", "--out", "out", "--device", "cpu")
+    run_command(*command, "--json")
     captured = capsys.readouterr()
     found = json.loads(captured.out)
     assert (found["samples"], found["classes"], found["gallery_samples"], found["nothing_to_find"]) == (8, 4, 12, 2)
     assert found == json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert found["verification"]["genuine_pairs"] == 6 * 4
     assert "left out 1: " in captured.err and "loose.png (in no class folder)" in captured.err
+    assert "3 samples are in both, and find themselves" in captured.err
     rows = list(csv.DictReader((tmp_path / "out" / "classes.csv").read_text().splitlines()))
     assert sorted(row["class"] for row in rows) == ["class 0", "class 1", "class 2"]
     mean = np.mean([float(row["precision_at_1"]) for row in rows])
     assert mean == pytest.approx(found["precision_at_1"])
     assert "class 1" in (tmp_path / "out" / "evaluation.html").read_text()
-    assert main(command) == 0
+    run_command(*command)
     text = capsys.readouterr().out
     assert "95 % interval over classes" in text and "best threshold" in text and "2 have no other sample" in text
-
-
-def test_images_that_are_in_both_are_told(image_model, photos, capsys):
-    assert main(["evaluate", str(image_model), "--data", "photos", "--gallery", "photos", "--device", "cpu"]) == 0
-    assert "48 samples are in both, and find themselves" in capsys.readouterr().err

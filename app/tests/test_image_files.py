@@ -10,8 +10,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from app.tests.conftest import SMALL, refused, save_photos
-from robustdml.cli import main
+from app.tests.conftest import SMALL, refused, run_command, save_photos
 from robustdml.data import image_files, images, load_data
 from robustdml.data.folders import read_list
 from robustdml.data.image_files import ImageFiles, batches_of, find_broken, rows_of
@@ -98,16 +97,16 @@ def test_features_are_half_as_large_and_nothing_else_is_kept(drawn, own_cache):
 def test_training_and_evaluation_leave_out_what_is_broken(photos, tmp_path, capsys):
     (photos / "class 2" / "3.png").write_text("no image")
     Image.new("RGB", (9, 9)).save(photos / "loose.png")
-    command = ["train", "--data", str(photos), *SMALL, "--out", "run"]
+    command = ["train", "--data", photos, *SMALL, "--out", "run"]
     assert "1 images cannot be read; repair or remove them, or skip broken ones" in refused(capsys, *command)
-    assert main([*command, "--skip-broken"]) == 0
+    run_command(*command, "--skip-broken")
     said = capsys.readouterr().err
     assert "left out 2: " in said and "loose.png (in no class folder)" in said and "3.png (cannot identify" in said
     assert "Left out 2: " in (tmp_path / "run" / "report.html").read_text()
     # What the run was told stands in its settings, and a resumed one does the same.
     assert "skip_broken: true" in (tmp_path / "run" / "config.yaml").read_text()
-    assert main([*command, "--epochs", "2", "--resume"]) == 0
-    assert main(["evaluate", "run", "--data", str(photos), "--skip-broken"]) == 0
+    run_command(*command, "--epochs", "2", "--resume")
+    run_command("evaluate", "run", "--data", photos, "--skip-broken")
     assert "left out 2: " in capsys.readouterr().err
 
 

@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from app.tests.browser import needs_browser, soon
-from app.tests.conftest import LONG, PHOTOS, save_photos
-from robustdml.cli import main
+from app.tests.conftest import LONG, PHOTOS, run_command, save_photos
 from robustdml.commands import audit
 
 pytestmark = needs_browser
@@ -40,7 +39,7 @@ def audited(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(audit, "_features", features)
-        assert main(["audit", str(folder / "data"), "--out", str(folder / "out"), "--image-size", "20"]) == 0
+        run_command("audit", folder / "data", "--out", folder / "out", "--image-size", "20")
     return folder
 
 
@@ -128,7 +127,7 @@ def test_decisions_from_page_to_folder(page, audited, tmp_path, capsys):
         rows = list(csv.DictReader(opened))
     assert [row["decision"] for row in rows] == ["right", "relabel", "relabel", "no class", "drop", "drop"]
     labels, clean = audited / "out" / "labels.csv", tmp_path / "clean"
-    assert main(["apply", str(labels), "--decisions", str(file), "--to", str(clean)]) == 0
+    run_command("apply", labels, "--decisions", file, "--to", clean)
     assert "2 drop, 1 no class, 2 relabel, 1 right" in capsys.readouterr().out
     now = {path.name: path.parent.name for path in clean.rglob("*.png")}
     names = [row["sample"].rpartition("/")[2] for row in rows]
@@ -171,11 +170,11 @@ def pages(trained, tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     photos = save_photos(folder / "photos", **PHOTOS)
     shutil.move(photos / "class 2", photos / LONG)
-    model = str(trained[0] / "images")
-    assert main(["search", model, str(photos), "--in", str(photos), "--out", str(folder / "found")]) == 0
-    assert main(["evaluate", model, "--data", str(photos), "--out", str(folder / "evaluation")]) == 0
+    model = trained[0] / "images"
+    run_command("search", model, photos, "--in", photos, "--out", folder / "found")
+    run_command("evaluate", model, "--data", photos, "--out", folder / "evaluation")
     return {
-        "train": trained[0] / "images" / "report.html",
+        "train": model / "report.html",
         "search": folder / "found" / "search.html",
         "evaluate": folder / "evaluation" / "evaluation.html",
     }

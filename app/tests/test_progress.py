@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from app.tests.conftest import refused
+from app.tests.conftest import refused, run_command
 from robustdml import progress
 from robustdml import train as train_module
 from robustdml.cli import main
@@ -161,14 +161,14 @@ def test_an_epoch_that_was_not_kept_is_there_once(command, tmp_path, monkeypatch
     assert len(scalars(tmp_path / "run")["loss"]) == 2
     assert (tmp_path / "run" / "history.jsonl").read_text().count("\n") == 1
     monkeypatch.setattr(train_module, "save_checkpoint", save)
-    assert main([*command, "--epochs", "3", "--resume"]) == 0
+    run_command(*command, "--epochs", "3", "--resume")
     assert len(same_as_history(tmp_path / "run")["loss"]) == 3
 
 
 def test_a_run_that_takes_it_up_later_has_all_of_it(command, tmp_path):
-    assert main([*command[:-2], "--epochs", "2"]) == 0
+    run_command(*command[:-2], "--epochs", "2")
     assert not (tmp_path / "run" / "tensorboard").exists()
-    assert main([*command, "--epochs", "3", "--resume"]) == 0
+    run_command(*command, "--epochs", "3", "--resume")
     found = same_as_history(tmp_path / "run")
     assert {"loss", "filter_kept", "precision_at_1", "label_quality_auc"} <= found.keys()
     assert len(found["loss"]) == 3

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from app.tests.conftest import EVERY_METHOD, refused, settings_of
+from app.tests.conftest import EVERY_METHOD, refused, run_command, settings_of
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
@@ -58,17 +58,17 @@ def test_every_method_comes_back_from_its_file_as_it_was(tmp_path, method):
 
 def test_a_run_writes_its_settings_and_another_repeats_it(command, tmp_path):
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
-    assert main([*command, "--noise", "symmetric:0.25", "--test-fraction", "0.25", "--out", str(first)]) == 0
-    settings = yaml.safe_load((first / "config.yaml").read_text())
+    run_command(*command, "--noise", "symmetric:0.25", "--test-fraction", "0.25", "--out", first)
+    config = first / "config.yaml"
+    settings = yaml.safe_load(config.read_text())
     assert settings["noise"] == "symmetric:0.25" and settings["test_fraction"] == 0.25
     assert settings["filter"]["kind"] == "prism-vmf" and "mcl" not in settings
-    config = str(first / "config.yaml")
-    assert main(["train", "--config", config, "--out", str(second)]) == 0
-    assert (second / "config.yaml").read_text() == (first / "config.yaml").read_text()
+    run_command("train", "--config", config, "--out", second)
+    assert (second / "config.yaml").read_text() == config.read_text()
     assert settings_of(second) == settings_of(first)
     metrics = [json.loads((folder / "metrics.json").read_text()) for folder in (first, second)]
     assert {**metrics[0], "training_seconds": 0} == {**metrics[1], "training_seconds": 0}
-    assert main(["train", "--config", config, "--out", str(third), "--seed", "3", "--filter-window", "7"]) == 0
+    run_command("train", "--config", config, "--out", third, "--seed", "3", "--filter-window", "7")
     before = settings_of(first)
     assert settings_of(third) == {**before, "seed": 3, "filter": {**before["filter"], "window": 7}}
 
@@ -76,8 +76,8 @@ def test_a_run_writes_its_settings_and_another_repeats_it(command, tmp_path):
 def test_resume_takes_the_settings_of_the_run_and_refuses_others(command, tmp_path, capsys):
     """A run that is refused changes no settings."""
     out = tmp_path / "run"
-    command += ["--noise", "symmetric:0.25", "--out", str(out)]
-    assert main(command) == 0
+    command += ["--noise", "symmetric:0.25", "--out", out]
+    run_command(*command)
     before = (out / "config.yaml").read_text()
     assert "holds a run already" in refused(capsys, *command, "--seed", "3")
     assert (out / "config.yaml").read_text() == before
@@ -86,18 +86,18 @@ def test_resume_takes_the_settings_of_the_run_and_refuses_others(command, tmp_pa
         (["--split-seed", "3"], "split_seed: 0 then, 3 now"),
         (["--method", "mcl"], "method: 'robust' then, 'mcl' now"),
     ):
-        assert message in refused(capsys, "train", "--out", str(out), "--resume", *options)
+        assert message in refused(capsys, "train", "--out", out, "--resume", *options)
         assert (out / "config.yaml").read_text() == before
-    assert main(["train", "--out", str(out), "--resume", "--epochs", "2"]) == 0
+    run_command("train", "--out", out, "--resume", "--epochs", "2")
     assert (out / "config.yaml").read_text() == before.replace("epochs: 1\nbatch", "epochs: 2\nbatch") != before
     # Somebody has changed the file.
     (out / "config.yaml").write_text(before.replace("seed: 0\namp", "seed: 5\namp"))
-    assert "seed: 0 then, 5 now" in refused(capsys, "train", "--out", str(out), "--resume")
+    assert "seed: 0 then, 5 now" in refused(capsys, "train", "--out", out, "--resume")
     # Or the data, of the same sizes.
     (out / "config.yaml").write_text(before)
     there = dict(np.load(command[2]))
     np.savez(command[2], features=there["features"][::-1], labels=there["labels"])
-    assert "'content': " in refused(capsys, "train", "--out", str(out), "--resume", "--epochs", "3")
+    assert "'content': " in refused(capsys, "train", "--out", out, "--resume", "--epochs", "3")
 
 
 @pytest.mark.parametrize(
@@ -224,12 +224,12 @@ def pull(monkeypatch):
 @pytest.mark.usefixtures("pull")
 def test_a_registered_method_has_flags_a_configuration_and_checkpoints(command, tmp_path, capsys):
     out = tmp_path / "run"
-    command += ["--method", "pull", "--out", str(out)]
+    command += ["--method", "pull", "--out", out]
     command += ["--pull-strength", "0.25", "--pull-norm", "l1", "--pull-debug", "--anchor-alpha", "8"]
-    assert main(command) == 0
+    run_command(*command)
     expected = {"strength": 0.25, "rounds": 1, "norm": "l1", "sign": None, "debug": True}
     assert settings_of(out)["pull"] == expected and settings_of(out)["anchor"]["alpha"] == 8.0
-    assert main([*command, "--epochs", "2", "--resume"]) == 0
+    run_command(*command, "--epochs", "2", "--resume")
     assert json.loads((out / "metrics.json").read_text())["epoch"] == 2
     command += ["--pull-strength", "1", "--epochs", "3", "--resume"]
     assert "pull.strength: 0.25 then, 1.0 now" in refused(capsys, *command)
@@ -247,8 +247,8 @@ def test_settings_of_a_registered_method_reach_its_loss_and_are_checked(clusters
     assert second != first
     with pytest.raises(UsageError, match=r"pull\.rounds=0: expected at least 1"):
         replace(config, options=OptionSet(PullOptions(rounds=0)))
-    command += ["--method", "pull", "--pull-strength", "0"]
-    assert "pull.strength=0.0: expected a positive number" in refused(capsys, *command)
+    said = refused(capsys, *command, "--method", "pull", "--pull-strength", "0")
+    assert "pull.strength=0.0: expected a positive number" in said
 
 
 def test_a_method_that_came_later_leaves_what_was_stored_valid(monkeypatch):

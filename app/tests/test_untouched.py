@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import save_features
+from app.tests.conftest import run_command, save_features
 from app.tests.test_robust import mixture
 from robustdml import load_embedder
-from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.errors import UsageError
@@ -98,13 +97,13 @@ def test_more_than_a_point_below_is_told(recall, precision, told):
 
 def test_a_run_that_does_harm_says_so_in_terminal_metrics_and_report(clusters, tmp_path, capsys):
     """Two columns tell the test classes apart, and say nothing of the training labels."""
-    command = ["train", "--method", "proxy-anchor", "--embedding-size", "1", "--epochs", "1", "--device", "cpu"]
     angle = 2 * np.pi * clusters.test.labels / clusters.test.num_classes
     told = np.column_stack([np.cos(angle), np.sin(angle)]).astype(np.float32)
     nothing = np.random.default_rng(0).normal(size=(len(clusters.train), 2)).astype(np.float32)
     spoilt = RetrievalData("spoilt", replace(clusters.train, inputs=nothing), replace(clusters.test, inputs=told))
     source = save_features(spoilt, tmp_path / "spoilt.npz")
-    assert main([*command, "--data", source, "--out", str(tmp_path / "harm")]) == 0
+    command = ("train", "--data", source, "--method", "proxy-anchor", "--embedding-size", "1", "--epochs", "1")
+    run_command(*command, "--device", "cpu", "--out", "harm")
     printed = " ".join(capsys.readouterr().out.split())
     stored = json.loads((tmp_path / "harm" / "metrics.json").read_text())
     assert stored["untouched"]["precision_at_1"] == 1 > stored["precision_at_1"] + 0.01
@@ -119,9 +118,9 @@ def test_a_run_that_does_harm_says_so_in_terminal_metrics_and_report(clusters, t
 
 
 def test_a_run_that_trains_nothing_is_the_untouched_features_and_says_nothing(tmp_path, capsys):
-    command = ["train", "--start", "principal", "--averaging", "0", "--epochs", "1", "--device", "cpu"]
-    command += ["--out", str(tmp_path / "fine")]
-    assert main([*command, "--data", save_features(mixture(), tmp_path / "mixture.npz"), "--batch-size", "64"]) == 0
+    source = save_features(mixture(), tmp_path / "mixture.npz")
+    command = ("train", "--data", source, "--start", "principal", "--averaging", "0", "--epochs", "1")
+    run_command(*command, "--batch-size", "64", "--device", "cpu", "--out", "fine")
     stored = json.loads((tmp_path / "fine" / "metrics.json").read_text())
     assert stored["below_untouched"] is None and stored["averaging"] == 0
     for name in ("precision_at_1", "mean_average_precision_at_r"):
@@ -135,12 +134,11 @@ def test_a_curve_that_still_rises_is_told_with_the_command_that_goes_on(features
     told = "from 0.200 to 0.300 in the last third of the epochs. To go on: epochs 6"
     assert still_rising(history[:3], None).endswith(told)
     assert still_rising([{"loss": 1.0}, *history[:1]], None) is None
-    command = ["train", "--data", features, "--method", "contrastive"]
-    command += ["--embedding-size", "8", "--batch-size", "32", "--device", "cpu", "--learning-rate", "3e-2"]
-    assert main([*command, "--epochs", "2", "--out", "run"]) == 0
+    command = ("train", "--data", features, "--method", "contrastive", "--embedding-size", "8", "--batch-size", "32")
+    run_command(*command, "--epochs", "2", "--learning-rate", "3e-2", "--device", "cpu", "--out", "run")
     way_on = "robustdml train --resume --out run --epochs 4"
     assert way_on in capsys.readouterr().out and way_on in (tmp_path / "run" / "report.html").read_text()
-    assert main(way_on.split()[1:]) == 0
+    run_command(*way_on.split()[1:])
     assert len((tmp_path / "run" / "history.jsonl").read_text().splitlines()) == 4
 
 
@@ -154,7 +152,7 @@ def test_kept_features_are_used_bit_for_bit(trained, features, clusters):
     assert card.layer == "identity" and not state
     expected = unit_length(torch.from_numpy(clusters.test.inputs))
     assert torch.equal(load_embedder(folder).embed(clusters.test.inputs), expected)
-    assert main(["embed", str(folder), features, "-o", "out.npz", "--device", "cpu"]) == 0
+    run_command("embed", folder, features, "-o", "out.npz", "--device", "cpu")
     assert np.array_equal(np.load("out.npz")["test_features"], expected.numpy())
 
 
@@ -182,7 +180,7 @@ def test_the_evidence_is_told_in_metrics_terminal_and_report(tmp_path, capsys):
         assert text in page
     assert chosen["advice"].startswith("Chosen: ")
     source = save_features(data, tmp_path / "data.npz")
-    assert main(["train", "--data", source, "--epochs", "3", "--device", "cpu"]) == 0
+    run_command("train", "--data", source, "--epochs", "3", "--device", "cpu")
     printed = " ".join(capsys.readouterr().out.split())
     assert "with filter audit" in printed and "Chosen: " in printed and "points of MAP@R" in printed
 

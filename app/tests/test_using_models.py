@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from app.tests.conftest import SIZE, refused
+from app.tests.conftest import SIZE, refused, run_command
 from robustdml import load_embedder
 from robustdml.cli import main
 from robustdml.data import load_data
@@ -39,9 +39,15 @@ def test_training_ends_with_the_next_command(trained):
 
 def embed(model, images, tmp_path, *options):
     out = tmp_path / "out" / "embeddings.npz"
-    assert main(["embed", str(model), str(images), "-o", str(out), "--device", "cpu", *options]) == 0
+    run_command("embed", model, images, "-o", out, "--device", "cpu", *options)
     with np.load(out) as archive:
         return dict(archive)
+
+
+def evaluated(capsys, *arguments):
+    """What `evaluate` tells as JSON."""
+    run_command("evaluate", *arguments, "--json", "--device", "cpu")
+    return json.loads(capsys.readouterr().out)
 
 
 def test_class_folders_are_embedded_with_labels_and_read_again_as_data(image_model, photos, tmp_path, capsys):
@@ -58,8 +64,7 @@ def test_class_folders_are_embedded_with_labels_and_read_again_as_data(image_mod
     data = load_data(str(tmp_path / "out" / "embeddings.npz"))
     assert len(data.train) + len(data.test) == 48
     assert set(data.train.class_names) | set(data.test.class_names) == {f"class {c}" for c in range(6)}
-    command = ["train", "--data", str(tmp_path / "out" / "embeddings.npz"), "--epochs", "1", "--batch-size", "8"]
-    assert main([*command, "--device", "cpu"]) == 0
+    run_command("train", "--data", "out/embeddings.npz", "--epochs", "1", "--batch-size", "8", "--device", "cpu")
 
 
 def test_train_and_test_folders_stay_apart(image_model, photos, tmp_path):
@@ -179,11 +184,10 @@ def test_a_killed_call_is_taken_up_with_the_same_file(image_model, photos, tmp_p
 
 
 def test_evaluates_on_another_folder_and_on_a_list_of_it(image_model, photos, tmp_path, capsys):
-    assert main(["evaluate", str(image_model), "--data", str(photos), "--device", "cpu"]) == 0
+    run_command("evaluate", image_model, "--data", photos, "--device", "cpu")
     text = capsys.readouterr().out
     assert f"{photos}: 48 samples of 6 classes\n" in text and "MAP@R" in text
-    assert main(["evaluate", str(image_model), "--data", str(photos), "--json", "--device", "cpu"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = evaluated(capsys, image_model, "--data", photos)
     arrays = embed(image_model, photos, tmp_path)
     expected = retrieval_metrics(arrays["features"], arrays["labels"])
     assert found.items() >= {"data": str(photos), "samples": 48, "classes": 6, **expected}.items()
@@ -191,13 +195,11 @@ def test_evaluates_on_another_folder_and_on_a_list_of_it(image_model, photos, tm
     files = [file.relative_to(tmp_path) for file in sorted(photos.rglob("*.png"))]
     listed = tmp_path / "list.csv"
     listed.write_text("label;path\n" + "".join(f"{file.parent.name};{file}\n" for file in files))
-    assert main(["evaluate", str(image_model), "--data", str(listed), "--json", "--device", "cpu"]) == 0
-    assert json.loads(capsys.readouterr().out) == found | {"data": str(listed)}
+    assert evaluated(capsys, image_model, "--data", listed) == found | {"data": str(listed)}
 
 
 def test_evaluates_on_the_test_part_as_the_run_did(feature_run, features, capsys):
-    assert main(["evaluate", str(feature_run), "--data", str(features), "--json", "--device", "cpu"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = evaluated(capsys, feature_run, "--data", features)
     assert (found["samples"], found["classes"]) == (123, 9)
     trained = json.loads((feature_run / "metrics.json").read_text())
     for name in ("precision_at_1", "recall_at_8", "r_precision", "mean_average_precision_at_r"):
@@ -207,7 +209,7 @@ def test_evaluates_on_the_test_part_as_the_run_did(feature_run, features, capsys
 @pytest.mark.parametrize("kind", nightly_but(["features"], ["images", "features"]))
 def test_onnx_runs_elsewhere_with_any_batch(kind, image_model, feature_run, photos, clusters, tmp_path, capsys):
     model, path = (image_model if kind == "images" else feature_run), tmp_path / "out" / "model.onnx"
-    assert main(["export", str(model), "-o", str(path)]) == 0
+    run_command("export", model, "-o", path)
     text = capsys.readouterr().out
     assert "no number differs from the network's by more than" in text
     embedder = load_embedder(model)
@@ -227,7 +229,7 @@ def test_onnx_runs_elsewhere_with_any_batch(kind, image_model, feature_run, phot
 @pytest.mark.parametrize("kind", ["images", "features"])
 def test_torch_export_runs_without_this_package(kind, image_model, feature_run, clusters, tmp_path):
     model, path = (image_model if kind == "images" else feature_run), tmp_path / "model.pt2"
-    assert main(["export", str(model), "-o", str(path)]) == 0
+    run_command("export", model, "-o", path)
     embedder = load_embedder(model)
     inputs = torch.rand(6, 3, SIZE, SIZE) if kind == "images" else torch.from_numpy(clusters.test.inputs[:6])
     extra = {"robustdml_ops.json": ""}
@@ -256,7 +258,7 @@ def test_what_cannot_be_exported_is_told(photos, tmp_path, capsys):
         "        return images.flatten(1)[:, : 9 if float(images.sum()) > -1 else 3]\n"
     )
     command = ["train", "--data", "photos", "--image-size", "8", "--backbone", "odd_backbone:Odd", "--epochs", "1"]
-    assert main([*command, "--batch-size", "8", "--method", "contrastive", "--device", "cpu", "--out", "odd"]) == 0
+    run_command(*command, "--batch-size", "8", "--method", "contrastive", "--device", "cpu", "--out", "odd")
     message = refused(capsys, "export", "odd", "-o", "odd.pt2", "--backbone", "odd_backbone:Odd")
     assert "the backbone odd_backbone:Odd cannot be exported" in message
     assert not (tmp_path / "odd.pt2").exists()
@@ -266,13 +268,12 @@ def test_without_the_extra_it_says_what_to_install(feature_run, tmp_path, monkey
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     message = refused(capsys, "export", feature_run, "-o", tmp_path / "x.onnx")
     assert "ONNX needs onnxruntime: install with `pip install onnxruntime`" in message
-    assert main(["export", str(feature_run), "-o", str(tmp_path / "x.pt2")]) == 0
+    run_command("export", feature_run, "-o", tmp_path / "x.pt2")
 
 
 def test_an_image_finds_itself_and_its_class(image_model, photos, tmp_path, capsys):
     query = photos / "class 2" / "3.png"
-    command = ["search", str(image_model), str(query), "--in", str(photos), "-k", "4", "--device", "cpu"]
-    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+    run_command("search", image_model, query, "--in", photos, "-k", "4", "--device", "cpu", "--out", "out")
     assert "1 queries in 48 samples" in capsys.readouterr().out
     (one,) = json.loads((tmp_path / "out" / "search.json").read_text())
     assert one["query"] == str(query) and one["class"] is None
@@ -287,19 +288,9 @@ def test_an_image_finds_itself_and_its_class(image_model, photos, tmp_path, caps
     assert len(re.findall('<img src="data:image/jpeg', text)) == 5 and "class 2" in text
 
 
-def test_features_are_searched_without_pictures(trained, clusters, features, tmp_path):
-    command = [
-        "search",
-        str(trained[0] / "features"),
-        features,
-        "--in",
-        features.replace("clusters.npz", "./clusters.npz"),
-        "-k",
-        "500",
-        "--device",
-        "cpu",
-    ]
-    assert main([*command, "--out", str(tmp_path / "out")]) == 0
+def test_features_are_searched_without_pictures(feature_run, clusters, features, tmp_path):
+    gallery = features.replace("clusters.npz", "./clusters.npz")
+    run_command("search", feature_run, features, "--in", gallery, "-k", "500", "--device", "cpu", "--out", "out")
     listed = json.loads((tmp_path / "out" / "search.json").read_text())
     assert len(listed) == 123 and all(len(one["found"]) == 122 for one in listed)
     # Among themselves no sample finds itself.
