@@ -17,11 +17,13 @@ from robustdml.audit.label_noise import anchored
 from tests.nightly import nightly_but
 
 
-def made_up(num_classes: int, size: int, width: int = 24, spread: float = 0.7, seed: int = 0):
+def made_up(num_classes: int, size, width: int = 24, spread: float = 0.7, seed: int = 0, freedom: float | None = None):
+    """Rows and labels of classes of one size, or of one each; with degrees of freedom they have heavy tails."""
     random = np.random.default_rng(seed)
     labels = np.repeat(np.arange(num_classes), size)
+    tails = 1 if freedom is None else np.sqrt(freedom / random.chisquare(freedom, size=(len(labels), 1)))
     means = random.normal(size=(num_classes, width))
-    return (means[labels] + spread * random.normal(size=(len(labels), width))).astype(np.float32), labels
+    return (means[labels] + spread * tails * random.normal(size=(len(labels), width))).astype(np.float32), labels
 
 
 def corrupt(labels: NDArray[np.int64], rate: float, seed: int = 1):
@@ -83,10 +85,8 @@ def test_checked_labels_tell_of_the_others(rate):
 
 def test_a_class_of_many_samples_is_no_more_in_doubt_than_one_of_few():
     """Sizes from 3 to 200: a small class must not take a whole large one for its own under another name."""
-    random = np.random.default_rng(0)
     sizes = np.maximum(3, 200 // np.arange(1, 41))
-    truth = np.repeat(np.arange(40), sizes)
-    X = random.normal(size=(40, 24))[truth] + 0.6 * random.normal(size=(len(truth), 24))
+    X, truth = made_up(40, sizes, spread=0.6)
     labels, changed = corrupt(truth, 0.3)
     quality = LabelAuditor().fit(X, labels).label_quality_
     large = sizes[truth] >= 50
@@ -291,11 +291,7 @@ def test_right_samples_far_out_in_their_class_are_no_strangers(seeds):
     called = []
     for seed in range(seeds):
         for freedom in (3, 6):
-            random = np.random.default_rng(seed)
-            truth = np.repeat(np.arange(12), 60)
-            far = np.sqrt(freedom / random.chisquare(freedom, size=(720, 1)))
-            means = random.normal(size=(12, 24))
-            X = means[truth] + 0.5 * far * random.normal(size=(720, 24))
+            X, truth = made_up(12, 60, spread=0.5, seed=seed, freedom=freedom)
             called.append((LabelAuditor().fit(X, truth).verdicts_ == NO_CLASS).mean())
     assert np.mean(called) < 0.004
 
@@ -336,11 +332,8 @@ def test_interval_of_the_share_of_wrong_labels():
 @pytest.mark.parametrize("seed", nightly_but([0], range(3)))
 def test_overlap_with_far_samples_is_not_taken_for_a_certain_rate(seed):
     """Right labels of overlapping classes with heavy tails: the interval holds their rate of 0."""
-    random = np.random.default_rng(seed)
-    labels = np.repeat(np.arange(10), 50)
-    tails = np.sqrt(2 / random.chisquare(2, size=(500, 1)))
-    X = random.normal(size=(10, 8))[labels] + 1.2 * tails * random.normal(size=(500, 8))
-    assert LabelAuditor().fit(X.astype(np.float32), labels).wrong_share_[1] == 0
+    X, labels = made_up(10, 50, width=8, spread=1.2, seed=seed, freedom=2)
+    assert LabelAuditor().fit(X, labels).wrong_share_[1] == 0
 
 
 def test_scikit_learn_habits(monkeypatch):
