@@ -21,20 +21,14 @@ from robustdml.plain_files import read_json, read_npz, read_plain, save_plain
 from robustdml.trained.embedder import load_embedder
 
 
-def arrays(samples=24, classes=6, **changes):
-    labels = np.arange(samples) % classes
-    features = np.random.default_rng(0).normal(size=(samples, 5)).astype(np.float32)
-    return {"features": features, "labels": labels} | changes
+def arrays(**changes):
+    features = np.random.default_rng(0).normal(size=(24, 5)).astype(np.float32)
+    return {"features": features, "labels": np.arange(24) % 6} | changes
 
 
 def saved(path, **changes):
     np.savez_compressed(path, **arrays(**changes))
     return path
-
-
-def plain(tmp_path, **arrays):
-    np.savez(tmp_path / "set.npz", **arrays)
-    return tmp_path / "set.npz"
 
 
 @pytest.mark.parametrize(
@@ -262,7 +256,7 @@ def test_model_files_with_parts_that_are_wrong(tmp_path, feature_run, change, wo
 def test_split_by_class_with_any_integer_labels(tmp_path):
     labels = np.array([-5, 900, 7, 7, 900, -5, 12], dtype=np.int16)
     features = np.arange(7, dtype=np.float64)[:, None] * [1, 10]
-    data = load_features(plain(tmp_path, features=features, labels=labels))
+    data = load_features(saved(tmp_path / "set.npz", features=features, labels=labels))
     assert sorted(data.train.class_names + data.test.class_names) == ["-5", "12", "7", "900"]
     for split in (data.train, data.test):
         assert split.inputs.dtype == np.float32
@@ -274,10 +268,10 @@ def test_split_by_class_with_any_integer_labels(tmp_path):
 def test_own_test_part_in_half_precision_whose_labels_may_number_names(tmp_path):
     arrays = dict.fromkeys(("features", "test_features"), np.arange(4, dtype=np.float16)[:, None])
     arrays |= {"labels": [3, 1, 3, 0], "test_labels": [2, 2, 0, 9]}
-    data = load_features(plain(tmp_path, **arrays))
+    data = load_features(saved(tmp_path / "set.npz", **arrays))
     assert data.train.labels.tolist() == [2, 1, 2, 0] and data.test.class_names == ("0", "2", "9")
     arrays |= {"test_labels": [2, 2, 0, 2], "class_names": ["wren", "auk", "owl", "crow"]}
-    data = load_features(plain(tmp_path, **arrays))
+    data = load_features(saved(tmp_path / "set.npz", **arrays))
     assert [data.train.class_names[label] for label in data.train.labels] == ["crow", "auk", "crow", "wren"]
     assert [data.test.class_names[label] for label in data.test.labels] == ["owl", "owl", "wren", "owl"]
 
@@ -306,7 +300,8 @@ Y = np.array([0, 0, 1, 1])
     ],
 )
 def test_bad_files_are_told(tmp_path, arrays, message):
-    path = plain(tmp_path, **arrays)
+    path = tmp_path / "set.npz"
+    np.savez(path, **arrays)
     with pytest.raises(UsageError, match=message) as error:
         load_features(path)
     assert str(path) in str(error.value)
