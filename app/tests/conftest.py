@@ -16,13 +16,17 @@ from robustdml.cli import main
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.methods import METHODS
+from robustdml.networks.preparation import prepare
 from robustdml.noise import with_wrong_labels
 from robustdml.progress import Recorder
+from robustdml.run.run import Run
 from robustdml.train import train
 from tests.nightly import nightly_but
 
 settings.register_profile("fixed", derandomize=True, deadline=None)
 settings.load_profile("fixed")
+
+CPU = torch.device("cpu")
 
 # By day a method of each kind: a robust one, proxies, pairs, confidences.
 EVERY_METHOD = nightly_but(
@@ -181,9 +185,22 @@ def refused(capsys, *arguments):
     return capsys.readouterr().err
 
 
+def shown(capsys, *arguments):
+    """What a command prints that does nothing else."""
+    with pytest.raises(SystemExit) as end:
+        main(list(arguments))
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
 def finding(sample, label="x", **changes):
     """What an audit found of a sample: that its label is right, but for changes."""
     return replace(Finding(str(sample), label, 0.9, label, 0.9, "right", -1), **changes)
+
+
+def begun(config, data):
+    """A run before its first step."""
+    return Run(config, prepare(config, data, CPU), CPU)
 
 
 def settings_of(folder):

@@ -7,20 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
-from app.tests.conftest import SMALL, check_resume, finding, refused, run_command, save_photos
+from app.tests.conftest import SMALL, begun, check_resume, finding, refused, run_command, save_photos
 from robustdml.audit_report.findings import Finding, read_findings, write_findings
 from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.errors import UsageError
-from robustdml.networks.preparation import prepare
 from robustdml.noise import with_wrong_labels
 from robustdml.run.run import Run
 from robustdml.train import train
 
 WRONG = {3: 1, 40: 1, 70: 0, 100: 4}
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +48,7 @@ def findings_beside(source: Path) -> Path:
 
 def run_of(source: Path, use: str, **settings) -> Run:
     config = TrainingConfig(labels=str(findings_beside(source)), labels_use=use, **settings)
-    return Run(config, prepare(config, load_data(str(source)), CPU), CPU)
+    return begun(config, load_data(str(source)))
 
 
 def test_wrong_labels_are_dropped(source):
@@ -154,11 +151,10 @@ def test_bad_input(source, capsys, change, options, words):
 
 
 @pytest.mark.parametrize("use", ["drop", "correct"])
-def test_an_audit_of_all_classes_is_of_the_test_samples_too(use, tmp_path, clusters):
+def test_an_audit_of_all_classes_is_of_the_test_samples_too(use, tmp_path, clusters_file):
     """And they are trained on all, where nothing is kept for testing."""
-    np.savez(tmp_path / "all.npz", features=clusters.train.inputs, labels=clusters.train.labels)
     for fraction in (0.5, 0):
-        data = load_data(str(tmp_path / "all.npz"), test_fraction=fraction)
+        data = load_data(clusters_file, test_fraction=fraction)
         findings = {}
         for split in (data.train, data.test):
             names = split.class_names

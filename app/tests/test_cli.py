@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import robustdml_ops
-from app.tests.conftest import refused, run_command
+from app.tests.conftest import refused, run_command, shown
 from robustdml import cli
 from robustdml.__main__ import main as start
 from robustdml.cli import COMMANDS, main
@@ -19,14 +19,6 @@ from robustdml.commands import train
 from robustdml.methods import METHODS
 from robustdml.run.run import Run
 from tests.subprocesses import ROOT, printed
-
-
-def shown(capsys, *arguments):
-    """What a command prints that does nothing else."""
-    with pytest.raises(SystemExit) as end:
-        main(list(arguments))
-    assert end.value.code == 0
-    return capsys.readouterr().out
 
 
 def test_a_command_is_needed_and_help_and_version_are_options(capsys):

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from app.tests.conftest import SMALL, refused, run_command, save_photos
+from app.tests.conftest import CPU, SMALL, refused, run_command, save_photos
 from robustdml.data import image_files, images, load_data
 from robustdml.data.folders import read_list
 from robustdml.data.image_files import ImageFiles, batches_of, find_broken, rows_of
@@ -20,7 +20,6 @@ from robustdml.networks.backbones.choice import Origin
 from robustdml.networks.stored_features import map_features, store_split
 from robustdml.progress import silent
 
-CPU = torch.device("cpu")
 COUNT, SIDE = 200, 32
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import check_equal, check_resume, weights
+from app.tests.conftest import begun, check_equal, check_resume, weights
 from robustdml.config import TrainingConfig
 from robustdml.filters.label_quality import label_quality
 from robustdml.filters.options import FilterOptions
@@ -15,15 +15,11 @@ from robustdml.methods.anchors import NegativeOptions
 from robustdml.methods.confident import ProcSimOptions, SelfPacedOptions
 from robustdml.methods.pairs import ContrastiveOptions
 from robustdml.methods.softmax import SoftmaxOptions
-from robustdml.networks.preparation import prepare
 from robustdml.noise import with_wrong_labels
 from robustdml.options import OptionSet
 from robustdml.progress import silent
-from robustdml.run.run import Run
 from robustdml.train import train
 from tests.nightly import nightly_but
-
-CPU = torch.device("cpu")
 
 FAST = TrainingConfig(epochs=4, batch_size=32, embedding_size=8, learning_rate=1e-2)
 PROXIES = replace(FAST, proxy_learning_rate=5e-2)
@@ -107,7 +103,7 @@ def test_a_batch_of_which_nothing_is_kept_changes_nothing(noisy):
 
 def test_the_memory_of_mcl_is_that_of_the_filter(noisy):
     configs = [replace(FILTERED, filter=FilterOptions(kind)) for kind in ("none", "prism-average")]
-    alone, filtered = (Run(config, prepare(config, noisy, CPU), CPU) for config in configs)
+    alone, filtered = (begun(config, noisy) for config in configs)
     for run in (alone, filtered):
         run.take_steps(silent, ())
     assert alone.inputs["memory"].module.enqueued == 7 * 32
@@ -171,7 +167,7 @@ def test_a_memory_of_half_the_bytes_judges_alike(noisy):
     for dtype in ("float32", "bfloat16"):
         options = replace(METHODS["robust"].filter, threshold="otsu", memory_dtype=dtype)
         config = replace(FILTERED, method="contrastive", filter=options, epochs=6)
-        found[dtype] = Run(config, prepare(config, noisy, CPU), CPU)
+        found[dtype] = begun(config, noisy)
         for _ in range(config.epochs):
             found[dtype].take_steps(silent, ())
             found[dtype].end_epoch({})

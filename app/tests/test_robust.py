@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from app.tests.conftest import Ends, check_resume
+from app.tests.conftest import CPU, Ends, begun, check_resume
 from robustdml.config import TrainingConfig
-from robustdml.data import RetrievalData, Split
+from robustdml.data import RetrievalData, Split, take_classes
 from robustdml.errors import UsageError
 from robustdml.evaluation import judged
 from robustdml.filters.options import FilterOptions
@@ -23,8 +23,6 @@ from robustdml.run.evidence import Tally, rows_of
 from robustdml.run.left_out import leave_out_by_group
 from robustdml.run.run import Run
 from robustdml.train import _start_of, train
-
-CPU = torch.device("cpu")
 
 
 def cosines(x):
@@ -40,10 +38,9 @@ def mixture(classes=12, size=20, features=24, nuisance=3.0, seed=0):
     labels = np.repeat(np.arange(2 * classes), size)
     x = centres[labels] + 0.3 * random.normal(size=(len(labels), features))
     x[:, -2:] += nuisance * random.normal(size=(len(labels), 2))
-    names = tuple(f"class {c}" for c in range(classes))
-    first = labels < classes
-    train_split = Split(x[first].astype(np.float32), labels[first], names)
-    return RetrievalData("mixture", train_split, Split(x[~first].astype(np.float32), labels[~first] - classes, names))
+    whole = Split(x.astype(np.float32), labels, tuple(f"class {c}" for c in range(2 * classes)))
+    parts = np.split(np.arange(2 * classes), 2)
+    return RetrievalData("mixture", *(take_classes(whole, part) for part in parts))
 
 
 def filled(x, width):
@@ -85,11 +82,10 @@ def whitened_by_hand(x, labels, rows):
     return unit @ (turn / np.sqrt(variances / variances.mean() + 1)) @ turn.T
 
 
-@pytest.mark.parametrize("count", [240, 20])  # more samples than features, and fewer
-def test_a_whitened_start_divides_by_the_spread_within_classes(count):
-    data = mixture()
-    x, labels = data.train.inputs[::12][:20] if count == 20 else data.train.inputs, data.train.labels
-    labels = np.sort(labels[::12]) if count == 20 else labels
+@pytest.mark.parametrize("step", [1, 12])  # more samples than features, and fewer
+def test_a_whitened_start_divides_by_the_spread_within_classes(step):
+    train_split = mixture().train
+    x, labels = train_split.inputs[::step], train_split.labels[::step]
     rows = np.flatnonzero(np.arange(len(x)) % 5)  # the labels that are believed
     start = make_start(x, 64).whitened(x, labels, rows)
     layer = nn.Linear(24, 64)
@@ -151,7 +147,7 @@ def test_wrong_labels_do_not_hide_what_a_narrow_start_loses(monkeypatch):
     config = TrainingConfig(method="contrastive", start="principal", seed=0)
 
     def width(data):
-        return Run(config, prepare(config, data, CPU, silent), CPU).embedding_size
+        return begun(config, data).embedding_size
 
     noisy = with_wrong_labels(data, "symmetric:0.4", 0)
     assert choose_start(x, noisy.train.labels, 0).width == 64 and width(noisy) == width(data) == 200
@@ -171,7 +167,7 @@ def test_the_average_lies_between_start_and_end_and_is_what_is_kept(tmp_path):
 
 
 def tried(config, data):
-    run = Run(config, prepare(config, data, CPU), CPU)
+    run = begun(config, data)
     trials.choose(run, silent)
     return run
 
@@ -237,14 +233,10 @@ def test_samples_of_held_out_classes_do_not_shape_the_start_of_a_trial():
     labels = np.repeat(np.arange(120), 12)
     rates = np.exp(0.9 * random.normal(size=(120, 100)))[labels] * random.gamma(5, 0.2, size=(len(labels), 1))
     counts = random.poisson(1.2 * rates).astype(np.float32)
-    first = np.isin(labels, random.permutation(120)[:60])
-    train, test = (
-        Split(
-            counts[part], np.unique(labels[part], return_inverse=True)[1].astype(np.int64), tuple(map(str, range(60)))
-        )
-        for part in (first, ~first)
-    )
-    data = RetrievalData("counts", train, test)
+    first = np.sort(random.permutation(120)[:60])
+    whole = Split(counts, labels, tuple(map(str, range(120))))
+    others = np.setdiff1d(np.arange(120), first)
+    data = RetrievalData("counts", take_classes(whole, first), take_classes(whole, others))
     runs = [tried(TrainingConfig(seed=seed), with_wrong_labels(data, "symmetric:0.3", seed)) for seed in range(3)]
     narrow = [run for run in runs if run.embedding_size == 64]
     assert narrow and all(run.keeps_features for run in narrow)
@@ -261,7 +253,7 @@ def test_samples_of_held_out_classes_do_not_shape_the_start_of_a_trial():
     ],
 )
 def test_of_what_gains_nearly_alike_the_one_that_moves_least_is_taken(gains, expected):
-    found = trials.Trials(Run(TrainingConfig(), prepare(TrainingConfig(), mixture(30), CPU), CPU), silent)
+    found = trials.Trials(begun(TrainingConfig(), mixture(30)), silent)
     found.tallies = {key: tally([gain] * 9) for key, gain in zip(found.tallies, gains, strict=True)}
     place, supported = found.winner()
     assert supported and list(found.tallies)[place][1:] == expected
@@ -269,7 +261,7 @@ def test_of_what_gains_nearly_alike_the_one_that_moves_least_is_taken(gains, exp
 
 def test_what_plainly_lost_on_one_split_is_not_tried_on_the_next():
     config = TrainingConfig(epochs=1, batch_size=64)
-    run = Run(config, prepare(config, mixture(30, 8), CPU), CPU)
+    run = begun(config, mixture(30, 8))
     found = trials.Trials(run, silent)
     found.tallies |= {key: tally([-0.1] * 30) for key in found.tallies if key[1] > 1}
     found.run_split(*trials.splits_of(run.labels, seed=0)[0])
@@ -364,7 +356,7 @@ def test_few_steps_raise_the_learning_rate_and_trials_try_three_times_as_much(mo
         run = tried(TrainingConfig(epochs=1, learning_rate=asked), of)
         assert run.rates[0] == (asked or 3e-3) and rates == {run.rates[0]}
         rates.clear()
-    assert Run(TrainingConfig(averaging=1.0), prepare(TrainingConfig(), data, CPU), CPU).rates[0] == 3e-3
+    assert begun(TrainingConfig(averaging=1.0), data).rates[0] == 3e-3
     short, longer = (tried(TrainingConfig(epochs=epochs, batch_size=64), data) for epochs in (1, 24))
     longer.load_state(short.state())
     assert longer.rates == short.rates  # What goes on for more epochs keeps its rates.

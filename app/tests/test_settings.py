@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from app.tests.conftest import EVERY_METHOD, refused, run_command, settings_of
-from robustdml.cli import main
+from app.tests.conftest import EVERY_METHOD, refused, run_command, settings_of, shown
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.filters.options import FILTERS, FilterOptions
@@ -233,9 +232,7 @@ def test_a_registered_method_has_flags_a_configuration_and_checkpoints(command, 
     assert json.loads((out / "metrics.json").read_text())["epoch"] == 2
     command += ["--pull-strength", "1", "--epochs", "3", "--resume"]
     assert "pull.strength: 0.25 then, 1.0 now" in refused(capsys, *command)
-    with pytest.raises(SystemExit):
-        main(["train", "--help"])
-    text = capsys.readouterr().out
+    text = shown(capsys, "train", "--help")
     assert "Pull, which draws embeddings to the origin:" in text and "--pull-norm {l1,l2}" in text
 
 

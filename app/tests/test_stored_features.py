@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from app.tests.conftest import CPU
 from robustdml.config import TrainingConfig
 from robustdml.data import take_classes
 from robustdml.data.named import NAMED, NamedData
@@ -17,8 +18,6 @@ from robustdml.networks.models import SmallCNN, apply_in_batches, outputs_in_bat
 from robustdml.networks.preparation import prepare
 from robustdml.networks.stored_features import map_features, store_split
 from robustdml.progress import silent
-
-CPU = torch.device("cpu")
 
 
 class Counting(nn.Module):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import EVERY_METHOD, Ends, check_equal, check_resume, weights
+from app.tests.conftest import EVERY_METHOD, Ends, begun, check_equal, check_resume, weights
 from robustdml import train as train_module
 from robustdml.config import TrainingConfig
 from robustdml.data.samplers import LEAST_STEPS, ClassBalancedSampler, RandomSampler
@@ -18,11 +18,9 @@ from robustdml.errors import UsageError
 from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
 from robustdml.methods.anchors import AnchorOptions, SmoothOptions
-from robustdml.networks.preparation import prepare
 from robustdml.options import OptionSet
 from robustdml.progress import Recorder, silent
 from robustdml.run.preemption import EndSignals
-from robustdml.run.run import Run
 from robustdml.train import train
 from tests.nightly import nightly_but
 
@@ -36,8 +34,7 @@ FAST = TrainingConfig(epochs=4, batch_size=32, embedding_size=8, options=OPTIONS
 def test_batches_are_filled_where_classes_are_few(noisy, batch_size, asked, shape):
     """Twelve classes of 21 samples: a batch of 4 of each would be of 48."""
     config = TrainingConfig(method="contrastive", batch_size=batch_size, samples_per_class=asked)
-    run = Run(config, prepare(config, noisy, torch.device("cpu")), torch.device("cpu"))
-    batch = noisy.train.labels[next(iter(run.sampler.batches(0)))]
+    batch = noisy.train.labels[next(iter(begun(config, noisy).sampler.batches(0)))]
     sizes = np.unique(batch, return_counts=True)[1]
     assert (len(sizes), set(sizes.tolist())) == (shape[0], {shape[1]})
 
@@ -190,7 +187,7 @@ def test_rates_follow_warm_up_and_cosine_and_the_backbone_has_its_own(tiny_image
     config = replace(FAST, method="contrastive", samples_per_class=0, backbone="untrained", finetune=True)
     config = replace(config, learning_rate=4.0, backbone_learning_rate=2.0, proxy_learning_rate=1.0)
     config = replace(config, schedule="cosine", warmup=1.0)
-    run, rates = Run(config, prepare(config, tiny_images, torch.device("cpu")), torch.device("cpu")), []
+    run, rates = begun(config, tiny_images), []
     monkeypatch.setattr(run.optimizer, "step", lambda: rates.append([one["lr"] for one in run.optimizer.param_groups]))
     for _ in range(config.epochs):
         run.take_steps(silent, ())

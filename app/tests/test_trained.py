@@ -10,14 +10,13 @@ import torch
 from PIL import Image
 
 import robustdml_ops
-from app.tests.conftest import make_tiny_images
+from app.tests.conftest import CPU, make_tiny_images
 from robustdml import load_embedder
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.networks.models import apply_in_batches
 from robustdml.train import train
 
-CPU = torch.device("cpu")
 FAST = TrainingConfig(method="contrastive", epochs=1, batch_size=32, embedding_size=8)
 GREY = replace(FAST, backbone="untrained", finetune=True, batch_size=20)
 

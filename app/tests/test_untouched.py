@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import run_command, save_features
+from app.tests.conftest import CPU, run_command, save_features
 from app.tests.test_robust import mixture
 from robustdml import load_embedder
 from robustdml.config import TrainingConfig
@@ -68,7 +68,7 @@ def test_of_a_network_that_trains_they_are_those_before_it_did_also_when_the_run
     config = replace(FAST, backbone="untrained", finetune=True, batch_size=20, seed=3)
     torch.manual_seed(3)
     before = SmallCNN(1)
-    features = apply_in_batches(before, tiny_images.test.inputs, torch.device("cpu"))
+    features = apply_in_batches(before, tiny_images.test.inputs, CPU)
     expected = retrieval_metrics(features, tiny_images.test.labels)
     first = train(config, tiny_images, out=tmp_path / "run", device="cpu")
     assert not torch.equal(first.embedder.backbone[0].weight, before[0].weight)
