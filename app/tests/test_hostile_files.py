@@ -12,7 +12,7 @@ import torch
 
 from app.tests.conftest import finding
 from robustdml import plain_files
-from robustdml.audit_report.findings import Finding, read_findings, write_findings
+from robustdml.audit_report.findings import read_findings, write_findings
 from robustdml.audit_report.samples import read_samples
 from robustdml.cache import read_array, write_checked
 from robustdml.data.features import load_features
@@ -182,13 +182,15 @@ def test_a_damaged_mark_of_a_checksum_hides_nothing(tmp_path):
 def test_a_flipped_bit_in_findings_is_refused_or_makes_another_text(flips, tmp_path):
     path, places = tmp_path / "labels.csv", random.Random(0)
     write_findings(path, [finding(f"{row}.jpg") for row in range(40)])
-    whole = path.read_bytes()
+    whole, read = path.read_bytes(), 0
     for _ in range(flips):
         damaged = bytearray(whole)
         damaged[places.randrange(len(whole))] ^= 1 << places.randrange(8)
         path.write_bytes(damaged)
         with contextlib.suppress(UsageError):
-            assert all(isinstance(one, Finding) for one in read_findings(path))
+            read_findings(path)
+            read += 1
+    assert read < flips / 2
 
 
 @pytest.mark.parametrize("place", ["the name of paths", "a length that takes paths in"])
