@@ -1,6 +1,5 @@
 """``robustdml audit`` and ``apply``, from files to files."""
 
-import csv
 import json
 import re
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.tests.conftest import finding, refused, run_command, save_photos
+from app.tests.conftest import csv_rows, finding, refused, run_command, save_photos
 from robustdml import load_embedder
 from robustdml.audit.classes import doubt_classes
 from robustdml.audit_report import learning
@@ -41,11 +40,6 @@ def audit(source: Path, out: Path, *more: str) -> int:
     return main(["audit", str(source), "--out", str(out), *more])
 
 
-def rows_of(file: Path) -> list[dict[str, str]]:
-    with file.open(newline="") as opened:
-        return list(csv.DictReader(opened))
-
-
 def test_classes_too_small_to_judge_are_no_suspects(tmp_path, capsys):
     """A shop has thousands: there is something to decide only where another class fits better. Nothing is trained."""
     random = np.random.default_rng(0)
@@ -58,7 +52,7 @@ def test_classes_too_small_to_judge_are_no_suspects(tmp_path, capsys):
     with np.load(tmp_path / "out" / "features.npz") as stored:
         assert stored["features"].shape == (64, 12)
     assert re.search(r"in classes of fewer than 3, not judged\W+4\b", capsys.readouterr().out)
-    rows = rows_of(tmp_path / "out" / "labels.csv")
+    rows = csv_rows(tmp_path / "out" / "labels.csv")
     assert {row["verdict"] for row in rows[60:]} == {"not sure"}
     assert [row["sample"] for row in rows[:60] if row["verdict"] != "right"] == ["7"]
     page = (tmp_path / "out" / "audit.html").read_text()
@@ -75,7 +69,7 @@ def test_features_from_end_to_end(features, tmp_path, capsys, monkeypatch):
     said = capsys.readouterr()
     assert "left out 1" in said.err and "5 (its features hold NaN" in said.err
     assert "give the file to --decisions" in said.out
-    found = {int(row["sample"]): row for row in rows_of(out / "labels.csv")}
+    found = {int(row["sample"]): row for row in csv_rows(out / "labels.csv")}
     assert 5 not in found and len(found) == 119
     assert [place for place, row in found.items() if row["verdict"] == "wrong"] == [3, 40, 70]
     assert found[40]["proposed"] == "bee" and float(found[40]["probability"]) < 0.2
@@ -110,7 +104,7 @@ def test_features_from_end_to_end(features, tmp_path, capsys, monkeypatch):
         assert set(clean["class_names"][clean["test_labels"]]) == {HOSTILE}
     assert names["3"] == "ant" and names["40"] == HOSTILE and names["70"] == HOSTILE
     run_command("apply", out / "labels.csv", "--to", tmp_path / "clean.csv")
-    assert len(rows_of(tmp_path / "clean.csv")) == 116
+    assert len(csv_rows(tmp_path / "clean.csv")) == 116
 
     # What a person has decided is believed, and told.
     kept = f'"2","","relabel","{found[2]["label"]}"'  # under its own name
@@ -120,7 +114,7 @@ def test_features_from_end_to_end(features, tmp_path, capsys, monkeypatch):
     assert audit(features, out, "--epochs", "1", "--decisions", str(tmp_path / "decisions.csv")) == 0
     said = capsys.readouterr().out
     assert "4, of them 1 wrong" in said and "give the file to --decisions" not in said
-    found = {int(row["sample"]): row for row in rows_of(out / "labels.csv")}
+    found = {int(row["sample"]): row for row in csv_rows(out / "labels.csv")}
     assert [float(found[row]["probability"]) for row in (3, 2, 40)] == [0, 1, 1]
     assert found[40]["verdict"] == "right" and found[40]["proposed"] == found[40]["label"]
     (tmp_path / "decisions.csv").write_text('sample,class,decision,label\n"999","","right",""\n')
@@ -176,7 +170,7 @@ def test_folder_of_images(photographs, colours, tmp_path, capsys):
     out = tmp_path / "out"
     assert audit(photographs, out, *colours) == 0
     assert "broken.jpg" in capsys.readouterr().err
-    found = {Path(row["sample"]).name: row for row in rows_of(out / "labels.csv") if row["verdict"] != "right"}
+    found = {Path(row["sample"]).name: row for row in csv_rows(out / "labels.csv") if row["verdict"] != "right"}
     assert found["from-0.png"]["proposed"] == "class 0"
     assert "data:image/jpeg" in (out / "audit.html").read_text()
 
@@ -197,7 +191,7 @@ def test_a_list_of_images_in_parquet(photographs, colours, tmp_path, capsys):
     assert audit(tmp_path / "list.parquet", tmp_path / "out", *colours) == 0
     said = capsys.readouterr().err
     assert "left out 2" in said and "no label" in said and "missing.png" in said
-    found = rows_of(tmp_path / "out" / "labels.csv")
+    found = csv_rows(tmp_path / "out" / "labels.csv")
     assert len(found) == 48 and {row["label"] for row in found} == {"0", "1"}
 
 

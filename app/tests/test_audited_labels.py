@@ -1,6 +1,5 @@
 """``train --labels``: what an audit has found, used in training."""
 
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.tests.conftest import SMALL, begun, check_resume, finding, refused, run_command, save_photos
+from app.tests.conftest import SMALL, begun, check_resume, finding, metrics_of, refused, run_command, save_photos
 from robustdml.audit_report.findings import Finding, read_findings, write_findings
 from robustdml.config import TrainingConfig
 from robustdml.data import load_data
@@ -98,7 +97,7 @@ def test_from_the_command_line(source, tmp_path, capsys):
     told = "Of 120 samples 0 were dropped after an audit, and 4 are under another label."
     assert told in " ".join(capsys.readouterr().out.split())
     assert "4 are under another label" in (out / "report.html").read_text()
-    assert json.loads((out / "metrics.json").read_text())["data"]["audited"]["corrected"] == 4
+    assert metrics_of(out)["data"]["audited"]["corrected"] == 4
     settings = (out / "config.yaml").read_text()
     assert f"labels: {labels}\n" in settings and "labels_use: correct\n" in settings
 

@@ -1,6 +1,5 @@
 """Retrieval of queries in a gallery, verification, their intervals, and ``robustdml evaluate`` on two folders."""
 
-import csv
 import json
 
 import numpy as np
@@ -9,7 +8,7 @@ import torch
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from sklearn.metrics import roc_curve
 
-from app.tests.conftest import run_command, save_photos
+from app.tests.conftest import csv_rows, run_command, save_photos
 from robustdml import retrieval, verification
 from robustdml.retrieval import METRICS, intervals_over_classes, retrieval_by_query, retrieval_metrics
 from robustdml.verification import verify
@@ -127,7 +126,7 @@ def test_a_query_folder_searches_another(image_model, tmp_path, capsys):
     assert found["verification"]["genuine_pairs"] == 6 * 4
     assert "left out 1: " in captured.err and "loose.png (in no class folder)" in captured.err
     assert "3 samples are in both, and find themselves" in captured.err
-    rows = list(csv.DictReader((tmp_path / "out" / "classes.csv").read_text().splitlines()))
+    rows = csv_rows(tmp_path / "out" / "classes.csv")
     assert sorted(row["class"] for row in rows) == ["class 0", "class 1", "class 2"]
     mean = np.mean([float(row["precision_at_1"]) for row in rows])
     assert mean == pytest.approx(found["precision_at_1"])

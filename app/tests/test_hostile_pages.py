@@ -3,7 +3,6 @@
 By the parser of Python's library and by a real browser.
 """
 
-import csv
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from app.tests.browser import needs_browser
-from app.tests.conftest import SMALL, finding, refused, run_command
+from app.tests.conftest import SMALL, csv_rows, finding, refused, run_command
 from robustdml.audit_report.findings import read_findings, write_findings
 from robustdml.config import TrainingConfig
 from robustdml.filters.options import FilterOptions
@@ -125,9 +124,7 @@ def test_decisions_find_their_samples_again(audited, tmp_path, capsys):
     text = "sample,class,decision,label\n" + "".join(f'{path},"","right",""\n' for path in quoted)
     (tmp_path / "decisions.csv").write_bytes(text.encode())
     run_command("apply", out / "labels.csv", "--decisions", "decisions.csv", "--to", "clean.csv")
-    with (tmp_path / "clean.csv").open(errors="surrogateescape", newline="") as file:
-        kept = [row["path"] for row in csv.DictReader(file)]
-    assert set(chosen) <= set(kept)
+    assert set(chosen) <= {row["path"] for row in csv_rows(tmp_path / "clean.csv")}
     # Where two names differ in such bytes alone, nobody knows which was meant.
     write_findings(tmp_path / "two.csv", [finding(f"caf{byte}") for byte in "\udce8\udce9"])
     (tmp_path / "decisions.csv").write_text("sample,class,decision,label\ncaf\ufffd,,right,\n", encoding="utf-8")

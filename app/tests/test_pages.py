@@ -3,7 +3,6 @@
 ``audit.html`` with clicks, keys, and what `apply` makes of the decisions; the report of a run, search and evaluation.
 """
 
-import csv
 import shutil
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from PIL import Image
 
 from app.tests.browser import needs_browser, soon
-from app.tests.conftest import LONG, PHOTOS, run_command, save_photos
+from app.tests.conftest import LONG, PHOTOS, csv_rows, run_command, save_photos
 from robustdml.commands import audit
 
 pytestmark = needs_browser
@@ -123,8 +122,7 @@ def test_decisions_from_page_to_folder(page, audited, tmp_path, capsys):
     page.click("#summary button")
     file = page.folder / "decisions.csv"
     assert soon(lambda: file.exists() and file.stat().st_size > 0, True)
-    with file.open(newline="") as opened:
-        rows = list(csv.DictReader(opened))
+    rows = csv_rows(file)
     assert [row["decision"] for row in rows] == ["right", "relabel", "relabel", "no class", "drop", "drop"]
     labels, clean = audited / "out" / "labels.csv", tmp_path / "clean"
     run_command("apply", labels, "--decisions", file, "--to", clean)

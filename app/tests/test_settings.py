@@ -1,6 +1,5 @@
 """Groups of settings, ``config.yaml``: what a run writes, what one reads, and what the command line makes of both."""
 
-import json
 import pickle
 from dataclasses import dataclass, replace
 
@@ -8,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from app.tests.conftest import EVERY_METHOD, refused, run_command, settings_of, shown
+from app.tests.conftest import EVERY_METHOD, metrics_of, refused, run_command, settings_of, shown
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.filters.options import FILTERS, FilterOptions
@@ -65,8 +64,7 @@ def test_a_run_writes_its_settings_and_another_repeats_it(command, tmp_path):
     run_command("train", "--config", config, "--out", second)
     assert (second / "config.yaml").read_text() == config.read_text()
     assert settings_of(second) == settings_of(first)
-    metrics = [json.loads((folder / "metrics.json").read_text()) for folder in (first, second)]
-    assert {**metrics[0], "training_seconds": 0} == {**metrics[1], "training_seconds": 0}
+    assert metrics_of(second) == metrics_of(first)
     run_command("train", "--config", config, "--out", third, "--seed", "3", "--filter-window", "7")
     before = settings_of(first)
     assert settings_of(third) == {**before, "seed": 3, "filter": {**before["filter"], "window": 7}}
@@ -229,7 +227,7 @@ def test_a_registered_method_has_flags_a_configuration_and_checkpoints(command, 
     expected = {"strength": 0.25, "rounds": 1, "norm": "l1", "sign": None, "debug": True}
     assert settings_of(out)["pull"] == expected and settings_of(out)["anchor"]["alpha"] == 8.0
     run_command(*command, "--epochs", "2", "--resume")
-    assert json.loads((out / "metrics.json").read_text())["epoch"] == 2
+    assert metrics_of(out)["epoch"] == 2
     command += ["--pull-strength", "1", "--epochs", "3", "--resume"]
     assert "pull.strength: 0.25 then, 1.0 now" in refused(capsys, *command)
     text = shown(capsys, "train", "--help")

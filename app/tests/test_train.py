@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import EVERY_METHOD, Ends, begun, check_equal, check_resume, weights
+from app.tests.conftest import EVERY_METHOD, Ends, begun, check_equal, check_resume, metrics_of, weights
 from robustdml import train as train_module
 from robustdml.config import TrainingConfig
 from robustdml.data.samplers import LEAST_STEPS, ClassBalancedSampler, RandomSampler
@@ -119,7 +119,7 @@ def test_files_and_random_numbers_of_the_caller(noisy, tmp_path):
     assert {path.name for path in (tmp_path / "run").iterdir()} == names
     lines = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == result.history
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    metrics = metrics_of(tmp_path / "run")
     assert metrics["precision_at_1"] == result.history[-1]["precision_at_1"]
     assert metrics["data"]["classes"] == 12
 

@@ -4,7 +4,6 @@ Data of awkward kinds end not below them.
 """
 
 import base64
-import json
 import re
 from dataclasses import replace
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import CPU, run_command, save_features
+from app.tests.conftest import CPU, metrics_of, run_command, save_features
 from app.tests.test_robust import mixture
 from robustdml import load_embedder
 from robustdml.config import TrainingConfig
@@ -48,7 +47,7 @@ def test_they_are_the_metrics_of_the_features_as_given(clusters, tmp_path):
     expected = retrieval_metrics(clusters.test.inputs, clusters.test.labels)
     result = train(FAST, clusters, out=tmp_path, device="cpu")
     assert result.summary["untouched"] == expected and set(expected) == set(METRICS)
-    stored = json.loads((tmp_path / "metrics.json").read_text())
+    stored = metrics_of(tmp_path)
     assert stored["untouched"] == expected
     assert stored["below_untouched"] == below_untouched(result.history[-1], expected)
     known = dict.fromkeys(METRICS, 0.25)
@@ -105,7 +104,7 @@ def test_a_run_that_does_harm_says_so_in_terminal_metrics_and_report(clusters, t
     command = ("train", "--data", source, "--method", "proxy-anchor", "--embedding-size", "1", "--epochs", "1")
     run_command(*command, "--device", "cpu", "--out", "harm")
     printed = " ".join(capsys.readouterr().out.split())
-    stored = json.loads((tmp_path / "harm" / "metrics.json").read_text())
+    stored = metrics_of(tmp_path / "harm")
     assert stored["untouched"]["precision_at_1"] == 1 > stored["precision_at_1"] + 0.01
     assert stored["below_untouched"].startswith("Training did harm: Recall@1 is ")
     assert "The way out: use the features as they are" in stored["below_untouched"]
@@ -121,7 +120,7 @@ def test_a_run_that_trains_nothing_is_the_untouched_features_and_says_nothing(tm
     source = save_features(mixture(), tmp_path / "mixture.npz")
     command = ("train", "--data", source, "--start", "principal", "--averaging", "0", "--epochs", "1")
     run_command(*command, "--batch-size", "64", "--device", "cpu", "--out", "fine")
-    stored = json.loads((tmp_path / "fine" / "metrics.json").read_text())
+    stored = metrics_of(tmp_path / "fine")
     assert stored["below_untouched"] is None and stored["averaging"] == 0
     for name in ("precision_at_1", "mean_average_precision_at_r"):
         assert stored[name] == pytest.approx(stored["untouched"][name], abs=1e-4)
@@ -145,7 +144,7 @@ def test_a_curve_that_still_rises_is_told_with_the_command_that_goes_on(features
 def test_kept_features_are_used_bit_for_bit(trained, features, clusters):
     """`test_using_models.py` exports and evaluates the same run."""
     folder = trained[0] / "features"
-    stored = json.loads((folder / "metrics.json").read_text())
+    stored = metrics_of(folder)
     assert stored["chosen"]["kept_features"] and stored["embedding_size"] == 20
     assert {name: stored[name] for name in METRICS} == stored["untouched"] and stored["below_untouched"] is None
     card, state = read_model(folder)
@@ -167,7 +166,7 @@ def test_resume_keeps_the_features_and_what_is_told(clusters, tmp_path):
 def test_the_evidence_is_told_in_metrics_terminal_and_report(tmp_path, capsys):
     data = with_wrong_labels(mixture(classes=24, size=8), "symmetric:0.2", seed=0)
     result = train(TrainingConfig(epochs=3), data, out=tmp_path, device="cpu")
-    chosen = json.loads((tmp_path / "metrics.json").read_text())["chosen"]
+    chosen = metrics_of(tmp_path)["chosen"]
     (best,) = [one for one in chosen["contestants"] if one["chosen"]]
     assert best["supported"] and not chosen["kept_features"]
     assert (chosen["filter"], best["averaging"]) == (result.summary["filter"], result.summary["averaging"])

@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from app.tests.conftest import SIZE, refused, run_command
+from app.tests.conftest import SIZE, metrics_of, refused, run_command
 from robustdml import load_embedder
 from robustdml.cli import main
 from robustdml.data import load_data
@@ -201,7 +201,7 @@ def test_evaluates_on_another_folder_and_on_a_list_of_it(image_model, photos, tm
 def test_evaluates_on_the_test_part_as_the_run_did(feature_run, features, capsys):
     found = evaluated(capsys, feature_run, "--data", features)
     assert (found["samples"], found["classes"]) == (123, 9)
-    trained = json.loads((feature_run / "metrics.json").read_text())
+    trained = metrics_of(feature_run)
     for name in ("precision_at_1", "recall_at_8", "r_precision", "mean_average_precision_at_r"):
         assert found[name] == pytest.approx(trained[name], abs=1e-6)
 
