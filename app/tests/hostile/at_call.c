@@ -26,7 +26,8 @@ static long number(const char *name) {
   return text ? atol(text) : 0;
 }
 
-__attribute__((destructor)) static void tell_count(void) {
+// Processes of Python's own multiprocessing end without destructors, and call it.
+__attribute__((destructor)) void tell_count(void) {
   const char *path = getenv("HOSTILE_COUNT");
   FILE *file = path ? fopen(path, "a") : NULL;
   if (!file) return;

@@ -15,7 +15,7 @@ Each process is forked from this one, which has imported everything: kills shall
 import argparse
 import ctypes
 import errno
-import multiprocessing.util
+import multiprocessing
 import os
 import random
 import runpy
@@ -25,10 +25,8 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import process as futures_process
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -67,43 +65,27 @@ def run_forked(
     command: Sequence[str], said: Path, moment: float | None = None, number: int = signal.SIGKILL, **changes: str
 ) -> Ended:
     """Run a module in a process group of its own, and send that a signal after ``moment`` seconds."""
-    sys.stdout.flush()
-    child = os.fork()
-    if not child:
-        _become(command, said, changes)
-    until = time.monotonic() + (PATIENCE if moment is None else moment)
-    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-        if time.monotonic() > until:
-            os.killpg(child, number)
-            number, until = signal.SIGKILL, time.monotonic() + PATIENCE
-        time.sleep(0.002)
-    return Ended(os.waitstatus_to_exitcode(ended[1]), said.read_text(errors="replace"))
+    process = multiprocessing.get_context("fork").Process(target=_become, args=(command, said, changes))
+    process.start()
+    os.setpgid(process.pid, process.pid)  # As the process does itself: a signal may come before it has.
+    process.join(PATIENCE if moment is None else moment)
+    for last in (number, signal.SIGKILL):
+        if process.exitcode is None:
+            os.killpg(process.pid, last)
+            process.join(PATIENCE)
+    return Ended(process.exitcode, said.read_text(errors="replace"))
 
 
 def _become(command: Sequence[str], said: Path, changes: dict[str, str]) -> None:
-    status = 1
+    os.setpgid(0, 0)
+    for stream, path in ((1, Path(os.devnull)), (2, said)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+    os.environ.update(changes)
+    sys.argv = list(command)
     try:
-        os.setsid()
-        for stream, path in ((1, Path(os.devnull)), (2, said)):
-            os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
-        os.environ.update(changes)
-        sys.argv = list(command)
         runpy.run_module(command[0], run_name="__main__", alter_sys=True)
-        status = 0
-    except SystemExit as end:
-        if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # What Python does at its end with its own processes; all else would take away the parent's folder, too.
-        futures_process._python_exit()
-        multiprocessing.util._exit_function()
-        # Not `os._exit`: the library that was preloaded has something to say.
-        ctypes.CDLL(None).exit(status)
+        ctypes.CDLL(None).tell_count()
 
 
 @dataclass
@@ -204,6 +186,9 @@ class Trial:
         if not self.expect(done.status == 0, f"did not go on: {done.told[-1500:]}"):
             return
         self.check("outcome", self.compare)
+        if self.scenario.preempted:
+            steps = sorted(self.steps.read_text().split())
+            self.expect(steps == self.all_steps, f"{len(steps)} steps for {len(self.all_steps)}")
 
     def compare(self) -> None:
         """Hold the files against those of the undisturbed run."""
@@ -235,26 +220,18 @@ def note_step(recorder: SettingsFile, step: int, steps: int, loss: object) -> No
         file.write(f"{step}\n")
 
 
-def preempt(trial: Trial, signals: int) -> None:
-    """End a scenario by so many signals, in rounds of one to five."""
-    while trial.signals.total() < signals:
+def interrupt(trial: Trial, once: Callable[[], bool], done: Counter[str], wanted: int, most: int) -> None:
+    """Interrupt a scenario so many times, in rounds of one to ``most``, after each of which it ends."""
+    while done.total() < wanted:
         trial.anew()
-        for _ in range(min(trial.chance.randint(1, 5), signals - trial.signals.total())):
-            if not trial.end_once():
+        for _ in range(min(trial.chance.randint(1, most), wanted - done.total())):
+            if not once():
                 break
         trial.go_on()
-        steps = sorted(trial.steps.read_text().split())
-        trial.expect(steps == trial.all_steps, f"{len(steps)} steps for {len(trial.all_steps)}")
 
 
-def hold(trial: Trial, kills: int, faults: int) -> None:
-    """Kill a scenario so many times, in rounds of one to three kills, and let its disk fail so many times."""
-    while trial.kills.total() < kills:
-        trial.anew()
-        for _ in range(min(trial.chance.randint(1, 3), kills - trial.kills.total())):
-            if not trial.kill_once():
-                break
-        trial.go_on()
+def let_disk_fail(trial: Trial, faults: int) -> None:
+    """Let the disk of a scenario fail so many times."""
     tries = 0
     while trial.faults.total() < faults and tries < 3 * faults:
         tries += 1
@@ -281,13 +258,14 @@ def main() -> int:
     trials, killed = [], [name for name in given.only if not SCENARIOS[name].preempted] or given.only
     with tempfile.TemporaryDirectory(prefix="hostile-") as temporary:
         for place, name in enumerate(given.only):
-            share = [(number + place) // len(killed) for number in (given.kills, given.faults)]
+            kills, faults = ((number + place) // len(killed) for number in (given.kills, given.faults))
             began = time.monotonic()
             trial = Trial(SCENARIOS[name], Path(temporary) / f"{place}", random.Random(f"{given.seed} {name}"))
             if trial.scenario.preempted:
-                preempt(trial, given.signals)
+                interrupt(trial, trial.end_once, trial.signals, given.signals, most=5)
             else:
-                hold(trial, *share)
+                interrupt(trial, trial.kill_once, trial.kills, kills, most=3)
+                let_disk_fail(trial, faults)
             trials.append(trial)
             print(
                 f"{name}: {trial.kills.total()} kills {dict(trial.kills)}, {trial.faults.total()} faults "
