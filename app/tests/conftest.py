@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -158,14 +159,13 @@ SMALL += ("--batch-size", "8", "--epochs", "1", "--device", "cpu")
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, cache_of_the_session):
-    """Train a model of images and one of features by the command; also gives what was printed."""
+    """Train a model of images and one of features by the command; also gives what was printed of the first."""
     root = tmp_path_factory.mktemp("trained")
     photos, features = save_photos(root / "photos", **PHOTOS), save_features(make_clusters(), root / "clusters.npz")
     common = ("--epochs", "2", "--device", "cpu", "--out")
-    with contextlib.redirect_stdout(io.StringIO()) as text:
-        run_command("train", "--data", photos, *SMALL, "--embedding-size", "8", *common, root / "images")
-        run_command("train", "--data", features, "--batch-size", "32", *common, root / "features")
-    return root, text.getvalue()
+    printed = run_command("train", "--data", photos, *SMALL, "--embedding-size", "8", *common, root / "images")
+    run_command("train", "--data", features, "--batch-size", "32", *common, root / "features")
+    return root, printed.out
 
 
 @pytest.fixture
@@ -174,25 +174,26 @@ def image_model(trained):
     return trained[0] / "images"
 
 
-def run_command(*arguments):
-    """Run a command that ends with status 0."""
-    assert main([str(one) for one in arguments]) == 0
+class Printed(NamedTuple):
+    """What a command prints."""
+
+    out: str
+    err: str
 
 
-def refused(capsys, *arguments):
-    """Run a command that ends with status 2, by its own check or by the parser's; what it prints to stderr."""
-    with pytest.raises(SystemExit) as end:
+def run_command(*arguments, status=0):
+    """Run a command that ends with a status, by its own check or by the parser's; what it prints."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as end:
         sys.exit(main([str(one) for one in arguments]))
-    assert end.value.code == 2
-    return capsys.readouterr().err
+    printed = Printed(out.getvalue(), err.getvalue())
+    assert end.value.code == status, printed
+    return printed
 
 
-def shown(capsys, *arguments):
-    """What a command prints that does nothing else."""
-    with pytest.raises(SystemExit) as end:
-        main(list(arguments))
-    assert end.value.code == 0
-    return capsys.readouterr().out
+def refused(*arguments):
+    """Run a command that ends with status 2; what it prints to stderr."""
+    return run_command(*arguments, status=2).err
 
 
 def csv_rows(file):

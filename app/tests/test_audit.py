@@ -14,7 +14,6 @@ from robustdml.audit_report import learning
 from robustdml.audit_report.copies import find_copies
 from robustdml.audit_report.decisions import Decisions, clean_labels, read_decisions
 from robustdml.audit_report.findings import Finding, read_findings
-from robustdml.cli import main
 from robustdml.errors import UsageError
 
 HOSTILE = '<img src=x onerror=alert(1)>"&'
@@ -36,22 +35,18 @@ def features(tmp_path):
     return tmp_path / "features.npz"
 
 
-def audit(source: Path, out: Path, *more: str) -> int:
-    return main(["audit", str(source), "--out", str(out), *more])
-
-
-def test_classes_too_small_to_judge_are_no_suspects(tmp_path, capsys):
+def test_classes_too_small_to_judge_are_no_suspects(tmp_path):
     """A shop has thousands: there is something to decide only where another class fits better. Nothing is trained."""
     random = np.random.default_rng(0)
     labels = np.repeat(np.arange(6), (20, 20, 20, 1, 2, 1))
     means = 3 * np.eye(6, 12)
     X = (means[labels] + 0.2 * random.normal(size=(64, 12))).astype(np.float32)
     np.savez(tmp_path / "shop.npz", features=X, labels=np.where(np.arange(64) == 7, 2, labels))
-    assert audit(tmp_path / "shop.npz", tmp_path / "out", "--as-they-are") == 0
+    printed = run_command("audit", "shop.npz", "--out", "out", "--as-they-are")
     assert not (tmp_path / "out" / "run-0").exists()
     with np.load(tmp_path / "out" / "features.npz") as stored:
         assert stored["features"].shape == (64, 12)
-    assert re.search(r"in classes of fewer than 3, not judged\W+4\b", capsys.readouterr().out)
+    assert re.search(r"in classes of fewer than 3, not judged\W+4\b", printed.out)
     rows = csv_rows(tmp_path / "out" / "labels.csv")
     assert {row["verdict"] for row in rows[60:]} == {"not sure"}
     assert [row["sample"] for row in rows[:60] if row["verdict"] != "right"] == ["7"]
@@ -62,11 +57,11 @@ def test_classes_too_small_to_judge_are_no_suspects(tmp_path, capsys):
     assert set(suspects) & set(range(60, 64)) == likelier < set(range(60, 64))
 
 
-def test_features_from_end_to_end(features, tmp_path, capsys, monkeypatch):
+def test_features_from_end_to_end(features, tmp_path, monkeypatch):
     out = tmp_path / "out"
     monkeypatch.setattr("robustdml.commands.audit.WIDE", 0.0)
-    assert audit(features, out, "--epochs", "1") == 0
-    said = capsys.readouterr()
+    command = ("audit", features, "--out", out, "--epochs", "1")
+    said = run_command(*command)
     assert "left out 1" in said.err and "5 (its features hold NaN" in said.err
     assert "give the file to --decisions" in said.out
     found = {int(row["sample"]): row for row in csv_rows(out / "labels.csv")}
@@ -89,10 +84,9 @@ def test_features_from_end_to_end(features, tmp_path, capsys, monkeypatch):
     # The same audit again takes what is there; one of other data is refused.
     before = (out / "run-0" / "model.pt").stat().st_mtime_ns
     first = (out / "labels.csv").read_bytes()
-    assert audit(features, out, "--epochs", "1") == 0
+    run_command(*command)
     assert (out / "run-0" / "model.pt").stat().st_mtime_ns == before and (out / "labels.csv").read_bytes() == first
-    assert audit(features, out, "--epochs", "2") == 2
-    assert "other settings" in capsys.readouterr().err
+    assert "other settings" in refused(*command, "--epochs", "2")
 
     # Correcting puts the three right, dropping leaves them out; a label that a person calls right stays.
     (tmp_path / "decisions.csv").write_text('sample,class,decision,label\n"40","","right",""\n')
@@ -110,27 +104,25 @@ def test_features_from_end_to_end(features, tmp_path, capsys, monkeypatch):
     kept = f'"2","","relabel","{found[2]["label"]}"'  # under its own name
     again = ('"3","","relabel","ant"', '"70","","drop",""', kept, '"1","","right",""', '"40","","right",""')
     (tmp_path / "decisions.csv").write_text("\n".join(("sample,class,decision,label", *again, "")))
-    capsys.readouterr()
-    assert audit(features, out, "--epochs", "1", "--decisions", str(tmp_path / "decisions.csv")) == 0
-    said = capsys.readouterr().out
+    said = run_command(*command, "--decisions", "decisions.csv").out
     assert "4, of them 1 wrong" in said and "give the file to --decisions" not in said
     found = {int(row["sample"]): row for row in csv_rows(out / "labels.csv")}
     assert [float(found[row]["probability"]) for row in (3, 2, 40)] == [0, 1, 1]
     assert found[40]["verdict"] == "right" and found[40]["proposed"] == found[40]["label"]
     (tmp_path / "decisions.csv").write_text('sample,class,decision,label\n"999","","right",""\n')
-    assert audit(features, tmp_path / "new", "--epochs", "1", "--decisions", str(tmp_path / "decisions.csv")) == 2
-    assert not (tmp_path / "new" / "run-0").exists()
-    assert "'999' is not in this audit" in capsys.readouterr().err
+    said = refused("audit", features, "--out", "new", "--epochs", "1", "--decisions", "decisions.csv")
+    assert "'999' is not in this audit" in said and not (tmp_path / "new" / "run-0").exists()
 
     # Rows in another order are others.
     content = dict(np.load(features))
     np.savez(features, **{**content, "features": content["features"][::-1]})
-    assert "has changed since the audit" in refused(capsys, "apply", out / "labels.csv", "--to", tmp_path / "again.npz")
+    assert "has changed since the audit" in refused("apply", out / "labels.csv", "--to", tmp_path / "again.npz")
 
 
 def test_runs_judge_together_and_an_interrupted_audit_goes_on(features, tmp_path, monkeypatch):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert audit(features, whole, "--epochs", "1", "--runs", "2") == 0
+    command = ("audit", features, "--epochs", "1", "--runs", "2", "--out")
+    run_command(*command, whole)
     real = learning.train
 
     def interrupted(config, *args, **kwargs):
@@ -139,9 +131,9 @@ def test_runs_judge_together_and_an_interrupted_audit_goes_on(features, tmp_path
         return real(config, *args, **kwargs)
 
     monkeypatch.setattr(learning, "train", interrupted)
-    assert audit(features, broken, "--epochs", "1", "--runs", "2") == 130
+    run_command(*command, broken, status=130)
     monkeypatch.setattr(learning, "train", real)
-    assert audit(features, broken, "--epochs", "1", "--runs", "2") == 0
+    run_command(*command, broken)
     assert (whole / "labels.csv").read_bytes() == (broken / "labels.csv").read_bytes()
     with np.load(whole / "features.npz") as stored:
         assert stored["features"].shape[1] == 2 * 64
@@ -166,10 +158,9 @@ def colours(tmp_path):
     return "--epochs", "1", "--image-size", "24", "--backbone", "colours:Colours"
 
 
-def test_folder_of_images(photographs, colours, tmp_path, capsys):
+def test_folder_of_images(photographs, colours, tmp_path):
     out = tmp_path / "out"
-    assert audit(photographs, out, *colours) == 0
-    assert "broken.jpg" in capsys.readouterr().err
+    assert "broken.jpg" in run_command("audit", photographs, "--out", out, *colours).err
     found = {Path(row["sample"]).name: row for row in csv_rows(out / "labels.csv") if row["verdict"] != "right"}
     assert found["from-0.png"]["proposed"] == "class 0"
     assert "data:image/jpeg" in (out / "audit.html").read_text()
@@ -177,10 +168,10 @@ def test_folder_of_images(photographs, colours, tmp_path, capsys):
     clean = tmp_path / "clean"
     run_command("apply", out / "labels.csv", "--to", clean, "--use", "correct", "--confidence", "0")
     assert (clean / "class 0" / "from-0.png").is_symlink() and not (clean / "class 2" / "from-0.png").exists()
-    assert "is there already" in refused(capsys, "apply", out / "labels.csv", "--to", clean)
+    assert "is there already" in refused("apply", out / "labels.csv", "--to", clean)
 
 
-def test_a_list_of_images_in_parquet(photographs, colours, tmp_path, capsys):
+def test_a_list_of_images_in_parquet(photographs, colours, tmp_path):
     pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed: the extra lists has it")
     import pyarrow.parquet as parquet
 
@@ -188,8 +179,7 @@ def test_a_list_of_images_in_parquet(photographs, colours, tmp_path, capsys):
     labels = [index % 2 for index in range(len(files))]
     table = {"path": [*files, files[0], "images/missing.png"], "label": [*labels, None, 1]}
     parquet.write_table(pyarrow.table(table), tmp_path / "list.parquet")
-    assert audit(tmp_path / "list.parquet", tmp_path / "out", *colours) == 0
-    said = capsys.readouterr().err
+    said = run_command("audit", "list.parquet", "--out", "out", *colours).err
     assert "left out 2" in said and "no label" in said and "missing.png" in said
     found = csv_rows(tmp_path / "out" / "labels.csv")
     assert len(found) == 48 and {row["label"] for row in found} == {"0", "1"}

@@ -90,12 +90,12 @@ def test_noise_of_a_run_is_what_was_audited(tmp_path, clusters, noisy):
         train(config, with_wrong_labels(clusters, "symmetric:0.3", seed=1))
 
 
-def test_from_the_command_line(source, tmp_path, capsys):
+def test_from_the_command_line(source, tmp_path):
     out, labels = tmp_path / "run", findings_beside(source)
     command = ["train", "--data", source, "--labels", labels, "--out", out, "--method", "contrastive"]
-    run_command(*command, "--labels-use", "correct", "--labels-confidence", "0.5", "--epochs", "1")
+    printed = run_command(*command, "--labels-use", "correct", "--labels-confidence", "0.5", "--epochs", "1")
     told = "Of 120 samples 0 were dropped after an audit, and 4 are under another label."
-    assert told in " ".join(capsys.readouterr().out.split())
+    assert told in " ".join(printed.out.split())
     assert "4 are under another label" in (out / "report.html").read_text()
     assert metrics_of(out)["data"]["audited"]["corrected"] == 4
     settings = (out / "config.yaml").read_text()
@@ -105,8 +105,7 @@ def test_from_the_command_line(source, tmp_path, capsys):
     run_command("train", "--out", out, "--resume", "--epochs", "2")
     findings = [replace(one, verdict="right") if one.sample == "3" else one for one in read_findings(labels)]
     write_findings(labels, findings)
-    capsys.readouterr()
-    assert "is of another run" in refused(capsys, "train", "--out", out, "--resume", "--epochs", "3")
+    assert "is of another run" in refused("train", "--out", out, "--resume", "--epochs", "3")
 
 
 def test_a_resumed_run_equals_an_unbroken_one(source, tmp_path):
@@ -114,7 +113,7 @@ def test_a_resumed_run_equals_an_unbroken_one(source, tmp_path):
     check_resume(config, load_data(str(source)), tmp_path / "run", stop=1)
 
 
-def test_folder_of_images_of_which_some_classes_are_tested_on(tmp_path, capsys):
+def test_folder_of_images_of_which_some_classes_are_tested_on(tmp_path):
     """The audit has judged all classes; a sample that belongs to one of the others is dropped."""
     save_photos(tmp_path / "images", classes=4, images=6, size=(8, 8))
     data = load_data(str(tmp_path / "images"), image_size=32)
@@ -123,8 +122,8 @@ def test_folder_of_images_of_which_some_classes_are_tested_on(tmp_path, capsys):
     place = next(row for row, one in enumerate(findings) if one.label == mine)
     findings[place] = replace(findings[place], proposed=other, proposed_probability=0.99, verdict="wrong")
     write_findings(tmp_path / "labels.csv", findings)
-    run_command("train", "--data", "images", *SMALL, "--labels", "labels.csv", "--labels-use", "correct")
-    assert "Of 12 samples 1 were dropped" in capsys.readouterr().out
+    printed = run_command("train", "--data", "images", *SMALL, "--labels", "labels.csv", "--labels-use", "correct")
+    assert "Of 12 samples 1 were dropped" in printed.out
 
 
 @pytest.mark.parametrize(
@@ -142,10 +141,10 @@ def test_folder_of_images_of_which_some_classes_are_tested_on(tmp_path, capsys):
         (lambda all_: all_, ["--labels", "missing.csv"], "missing.csv: not a readable labels.csv"),
     ],
 )
-def test_bad_input(source, capsys, change, options, words):
+def test_bad_input(source, change, options, words):
     labels = findings_beside(source)
     write_findings(labels, change(read_findings(labels)))
-    said = refused(capsys, "train", "--data", source, "--labels", labels, "--epochs", "1", *options)
+    said = refused("train", "--data", source, "--labels", labels, "--epochs", "1", *options)
     assert words in " ".join(said.split())
 
 

@@ -107,10 +107,9 @@ def colours(photos):
 
 
 @pytest.mark.nightly
-def test_a_folder_of_photographs_trains_as_it_stands(photos, capsys):
+def test_a_folder_of_photographs_trains_as_it_stands(photos):
     command = ["train", "--data", "photos", "--method", "contrastive", "--epochs", "2", "--batch-size", "8"]
-    run_command(*command, "--image-size", SIZE, "--device", "cpu", "--out", "run")
-    assert "MAP@R" in capsys.readouterr().out
+    assert "MAP@R" in run_command(*command, "--image-size", SIZE, "--device", "cpu", "--out", "run").out
     embedder = load_embedder("run")
     assert embedder.card.backbone == "efficientnet-lite0"
     assert (embedder.card.input_shape, embedder.card.num_features) == ((3, SIZE, SIZE), 1280)

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import robustdml_ops
-from app.tests.conftest import metrics_of, refused, run_command, shown
+from app.tests.conftest import metrics_of, refused, run_command
 from robustdml import cli
 from robustdml.__main__ import main as start
-from robustdml.cli import COMMANDS, main
+from robustdml.cli import COMMANDS
 from robustdml.command_line import CommandParser
 from robustdml.commands import train
 from robustdml.methods import METHODS
@@ -20,10 +20,10 @@ from robustdml.run.run import Run
 from tests.subprocesses import ROOT, printed
 
 
-def test_a_command_is_needed_and_help_and_version_are_options(capsys):
-    assert "usage: robustdml" in refused(capsys)
-    assert all(command in shown(capsys, "--help") for command in COMMANDS)
-    assert shown(capsys, "--version") == f"robustdml {robustdml_ops.__version__}\n"
+def test_a_command_is_needed_and_help_and_version_are_options():
+    assert "usage: robustdml" in refused()
+    assert all(command in run_command("--help").out for command in COMMANDS)
+    assert run_command("--version").out == f"robustdml {robustdml_ops.__version__}\n"
 
 
 def test_a_wheel_has_the_styles_and_scripts_of_the_pages():
@@ -34,7 +34,7 @@ def test_a_wheel_has_the_styles_and_scripts_of_the_pages():
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGUSR1")
-def test_an_ended_run_says_how_it_goes_on_and_does(features, tmp_path, monkeypatch, capsys):
+def test_an_ended_run_says_how_it_goes_on_and_does(features, tmp_path, monkeypatch):
     """By Ctrl-C or a cluster's signal: before the first step, in a step, in an evaluation."""
     out = str(tmp_path / "run")
     # Without the trial, whose epochs are not those of the run.
@@ -43,7 +43,7 @@ def test_an_ended_run_says_how_it_goes_on_and_does(features, tmp_path, monkeypat
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
 
-    def ended_in(name, number, *options):
+    def ended_in(name, number, status, *options):
         whole = getattr(Run, name)
 
         def method(run, *arguments):
@@ -52,19 +52,19 @@ def test_an_ended_run_says_how_it_goes_on_and_does(features, tmp_path, monkeypat
 
         with monkeypatch.context() as patch:
             patch.setattr(Run, name, method)
-            status = main([*command, *options])
-        return status, capsys.readouterr().err.splitlines()[-1].removeprefix("robustdml train: ")
+            said = run_command(*command, *options, status=status).err
+        return said.splitlines()[-1].removeprefix("robustdml train: ")
 
     try:
         anew = "nothing was saved yet, and the same command starts anew"
         goes_on = f"--out {out} --resume goes on from the last checkpoint"
-        assert ended_in("_step", signal.SIGINT, *kept) == (130, f"interrupted; {anew}")
-        assert ended_in("fit_inputs", signal.SIGUSR1, *kept) == (75, f"ended by SIGUSR1; {anew}")
+        assert ended_in("_step", signal.SIGINT, 130, *kept) == f"interrupted; {anew}"
+        assert ended_in("fit_inputs", signal.SIGUSR1, 75, *kept) == f"ended by SIGUSR1; {anew}"
         saved = "ended by SIGTERM after step 1 of epoch 1, which is saved"
-        assert ended_in("_step", signal.SIGTERM, *kept) == (75, f"{saved}; {goes_on}")
+        assert ended_in("_step", signal.SIGTERM, 75, *kept) == f"{saved}; {goes_on}"
         # All steps of the epoch, without the metrics.
         saved = "ended by SIGTERM after step 7 of epoch 1, which is saved"
-        assert ended_in("evaluate", signal.SIGTERM, *kept, "--resume") == (75, f"{saved}; {goes_on}")
+        assert ended_in("evaluate", signal.SIGTERM, 75, *kept, "--resume") == f"{saved}; {goes_on}"
     finally:
         signal.signal(signal.SIGINT, interrupt)
     assert all(signal.getsignal(number) == handler for number, handler in handlers.items())
@@ -75,9 +75,9 @@ def test_an_ended_run_says_how_it_goes_on_and_does(features, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("allocate", [lambda _: torch.empty(2**55), lambda _: np.empty(2**55)])
-def test_no_memory_is_told_in_one_line(allocate, monkeypatch, capsys):
+def test_no_memory_is_told_in_one_line(allocate, monkeypatch):
     monkeypatch.setattr(train, "run", allocate)
-    assert refused(capsys, "train").startswith("robustdml train: not enough memory (")
+    assert refused("train").startswith("robustdml train: not enough memory (")
 
 
 def test_threads_that_wait_sleep_unless_somebody_says_otherwise(monkeypatch):
@@ -104,8 +104,8 @@ def test_usage_names_what_must_be_given():
     assert parser.format_usage().startswith("usage: robustdml embed [OPTIONS] MODEL IMAGES … --out OUT ")
 
 
-def test_help_of_training_is_led_by_a_short_usage_and_shows_defaults(capsys):
-    text = " ".join(shown(capsys, "train", "--help").split())
+def test_help_of_training_is_led_by_a_short_usage_and_shows_defaults():
+    text = " ".join(run_command("train", "--help").out.split())
     assert text.startswith("usage: robustdml train [OPTIONS] (--help lists the options) Train")
     for line in (
         "seed of the choice of test classes (default: 0)",

@@ -26,10 +26,10 @@ from robustdml.train import train
 from tests.subprocesses import files_of_at_most
 
 
-def test_a_folder_without_permission(tmp_path, capsys, monkeypatch):
+def test_a_folder_without_permission(tmp_path, monkeypatch):
     """To root all folders may be written to, so that the answer is made up."""
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
-    assert f"no permission to write to {tmp_path}" in refused(capsys, "train", "--data", "unread", "--out", "run")
+    assert f"no permission to write to {tmp_path}" in refused("train", "--data", "unread", "--out", "run")
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,10 @@ def test_a_folder_without_permission(tmp_path, capsys, monkeypatch):
     # The checkpoint is some 34 kB, the report 50.
     [(300, "config.yaml"), (20_000, "checkpoint.pt"), (42_000, "report.html")],
 )
-def test_a_full_disk_names_the_file(clusters_file, tmp_path, capsys, room, file):
+def test_a_full_disk_names_the_file(clusters_file, tmp_path, room, file):
     out = tmp_path / "run"
     with files_of_at_most(room):
-        said = refused(capsys, *next(commands(clusters_file, out)))
+        said = refused(*next(commands(clusters_file, out)))
     assert said.splitlines()[-1] == f"robustdml train: {out / file}: file too large"
     assert not (out / file).exists() and not list(out.glob(".*"))
 
@@ -130,11 +130,11 @@ def commands(clusters_file, out):
 
 
 @needs_locks
-def test_two_runs_into_one_folder_are_refused(clusters_file, tmp_path, capsys):
+def test_two_runs_into_one_folder_are_refused(clusters_file, tmp_path):
     out = tmp_path / "out"
     with sole_use(out / LOCK, out):
         for command in commands(clusters_file, out):
-            told = refused(capsys, *command).splitlines()[-1]
+            told = refused(*command).splitlines()[-1]
             assert f"{out} is in use by process {os.getpid()} on " in told and "wait until that ends" in told
         assert [entry.name for entry in out.iterdir()] == [LOCK]
     assert not out.exists()

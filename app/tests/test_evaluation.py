@@ -109,7 +109,7 @@ def test_of_very_many_pairs_a_sample_says_the_same(monkeypatch):
     assert verify(torch.from_numpy(queries), np.arange(600)) is None
 
 
-def test_a_query_folder_searches_another(image_model, tmp_path, capsys):
+def test_a_query_folder_searches_another(image_model, tmp_path):
     photos = save_photos(tmp_path / "photos", classes=4, images=6, size=(30, 40), spread=90)
     for part, classes, numbers in (("query", range(4), (0, 1)), ("gallery", range(3), (1, 2, 3, 4))):
         for folder in (f"class {label}" for label in classes):
@@ -118,19 +118,17 @@ def test_a_query_folder_searches_another(image_model, tmp_path, capsys):
                 (tmp_path / part / folder / name).symlink_to(photos / folder / name)
     (tmp_path / "query" / "loose.png").symlink_to(photos / "class 0" / "0.png")
     command = ("evaluate", image_model, "--data", "query", "--gallery", "gallery", "--out", "out", "--device", "cpu")
-    run_command(*command, "--json")
-    captured = capsys.readouterr()
-    found = json.loads(captured.out)
+    printed = run_command(*command, "--json")
+    found = json.loads(printed.out)
     assert (found["samples"], found["classes"], found["gallery_samples"], found["nothing_to_find"]) == (8, 4, 12, 2)
     assert found == json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert found["verification"]["genuine_pairs"] == 6 * 4
-    assert "left out 1: " in captured.err and "loose.png (in no class folder)" in captured.err
-    assert "3 samples are in both, and find themselves" in captured.err
+    assert "left out 1: " in printed.err and "loose.png (in no class folder)" in printed.err
+    assert "3 samples are in both, and find themselves" in printed.err
     rows = csv_rows(tmp_path / "out" / "classes.csv")
     assert sorted(row["class"] for row in rows) == ["class 0", "class 1", "class 2"]
     mean = np.mean([float(row["precision_at_1"]) for row in rows])
     assert mean == pytest.approx(found["precision_at_1"])
     assert "class 1" in (tmp_path / "out" / "evaluation.html").read_text()
-    run_command(*command)
-    text = capsys.readouterr().out
+    text = run_command(*command).out
     assert "95 % interval over classes" in text and "best threshold" in text and "2 have no other sample" in text

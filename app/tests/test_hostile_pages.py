@@ -115,7 +115,7 @@ def test_the_page_of_an_audit(audited):
     assert {one.label for one in findings} == set(NAMES)
 
 
-def test_decisions_find_their_samples_again(audited, tmp_path, capsys):
+def test_decisions_find_their_samples_again(audited, tmp_path):
     """As the page's script writes them, and as a browser writes what is not UTF-8."""
     out, paths = audited
     chosen = [path for path in paths if "\udce9" in path or "__proto__" in path or "\n" in path]
@@ -128,7 +128,7 @@ def test_decisions_find_their_samples_again(audited, tmp_path, capsys):
     # Where two names differ in such bytes alone, nobody knows which was meant.
     write_findings(tmp_path / "two.csv", [finding(f"caf{byte}") for byte in "\udce8\udce9"])
     (tmp_path / "decisions.csv").write_text("sample,class,decision,label\ncaf\ufffd,,right,\n", encoding="utf-8")
-    said = refused(capsys, "apply", "two.csv", "--decisions", "decisions.csv", "--to", "again.csv")
+    said = refused("apply", "two.csv", "--decisions", "decisions.csv", "--to", "again.csv")
     assert "may be any of" in said
 
 
@@ -204,10 +204,9 @@ def test_the_test_part_is_told(noisy):
     assert told in render_run(found, alone)
 
 
-def test_training_without_a_folder_keeps_the_run_and_shows_images(photos, tmp_path, capsys):
+def test_training_without_a_folder_keeps_the_run_and_shows_images(photos, tmp_path):
     for number in (1, 2):
-        run_command("train", "--data", photos, *SMALL, "--filter", "prism-average")
-        text = capsys.readouterr().out
+        text = run_command("train", "--data", photos, *SMALL, "--filter", "prism-average").out
         assert f"robustdml-run-{number}/report.html" in text and f"robustdml-run-{number}/model.pt" in text
         assert "labels of the test samples are used as they are" in " ".join(text.split())
     page = (tmp_path / "robustdml-run-2" / "report.html").read_text()

@@ -70,7 +70,7 @@ def test_damaged_images_end_in_one_sentence(tmp_path):
 
 @LINUX
 @pytest.mark.parametrize("kind", ["pipe", "loop", "gone", "folder", "empty", "device"])
-def test_what_is_called_an_image_and_is_none(tmp_path, kind, capsys):
+def test_what_is_called_an_image_and_is_none(tmp_path, kind):
     """A pipe would be read for ever."""
     save_photos(tmp_path / "data", classes=3, images=1, size=(12, 12))
     odd = tmp_path / "data" / "class 0" / "odd.png"
@@ -85,7 +85,7 @@ def test_what_is_called_an_image_and_is_none(tmp_path, kind, capsys):
         return
     assert isinstance(decode(odd, 8), str)
     command = ("train", "--data", tmp_path / "data", "--image-size", "8", "--backbone", "untrained")
-    assert str(odd) in refused(capsys, *command).splitlines()[-1]
+    assert str(odd) in refused(*command).splitlines()[-1]
 
 
 @LINUX
@@ -122,15 +122,14 @@ def no_backbone(monkeypatch):
 
 @LINUX
 @pytest.mark.usefixtures("no_backbone")
-def test_names_from_folder_to_audit_to_clean_folder(tmp_path, capsys):
+def test_names_from_folder_to_audit_to_clean_folder(tmp_path):
     data, out, clean = tmp_path / "data", tmp_path / "out", tmp_path / "clean"
     for label, name in enumerate(ODD_NAMES):
         for number in range(3):
             photograph(data / name / f"{name}{number}.png", label)
     (data / ODD_NAMES[1] / f"{ODD_NAMES[1]}.png").write_text("no image")
-    run_command("audit", data, "--out", out, "--image-size", "8")
+    told = run_command("audit", data, "--out", out, "--image-size", "8").err
     # What a terminal would obey is written out.
-    told = capsys.readouterr().err
     assert "left out 1: " in told and "\\x1b[2J\\x07.png" in told and "\x1b" not in told
     assert {one.label for one in read_findings(out / "labels.csv")} == set(ODD_NAMES)
     (out / "audit.html").read_text(encoding="utf-8")
@@ -157,7 +156,7 @@ def test_a_run_on_names_that_are_not_utf_8(tmp_path, clusters, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_backbone")
-def test_lists_that_point_elsewhere(tmp_path, capsys):
+def test_lists_that_point_elsewhere(tmp_path):
     folder = tmp_path / "folder"
     for number in range(4):
         photograph(folder / f"{number}.png", number % 2)
@@ -168,27 +167,26 @@ def test_lists_that_point_elsewhere(tmp_path, capsys):
     path = folder / "list.csv"
     with path.open("w", newline="") as file:
         csv.writer(file).writerows([("path", "label"), *rows])
-    run_command("audit", path, "--out", tmp_path / "out", "--image-size", "8")
-    told = capsys.readouterr().err
+    told = run_command("audit", path, "--out", tmp_path / "out", "--image-size", "8").err
     assert f"robustdml audit: 2 of {len(rows)} images lie outside of {folder}, the first is {folder}/../private" in told
     assert f"left out {len(rows) - 6}: " in told and "~nobody-of-this-name" in told
 
 
-def test_nothing_but_images_is_copied_out_of_other_folders(tmp_path, capsys):
+def test_nothing_but_images_is_copied_out_of_other_folders(tmp_path):
     (tmp_path / "id_rsa").write_text("secret")
     photograph(tmp_path / "a.png")
     for secret in ("id_rsa", "a.png/../id_rsa"):
         write_findings(tmp_path / "labels.csv", [finding(tmp_path / "a.png"), finding(tmp_path / secret)])
         for options in ([], ["--copy"]):
-            assert "samples are no " in refused(capsys, "apply", "labels.csv", "--to", "clean", *options)
+            assert "samples are no " in refused("apply", "labels.csv", "--to", "clean", *options)
     assert not list(tmp_path.glob("clean*")) and not list(tmp_path.glob(".clean*"))
 
 
 @pytest.mark.parametrize("label", ["../x", "/x", "a/b", "a\0b", "..", ".x", ""])
-def test_no_class_leaves_the_folder(label, tmp_path, capsys):
+def test_no_class_leaves_the_folder(label, tmp_path):
     photograph(tmp_path / "a.png")
     write_findings(tmp_path / "labels.csv", [finding(tmp_path / "a.png", label)])
-    told = refused(capsys, "apply", "labels.csv", "--to", "clean")
+    told = refused("apply", "labels.csv", "--to", "clean")
     assert "cannot be the name of a folder; give --to a .csv list" in told or "line contains NUL" in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.png", "labels.csv"]
 
@@ -207,11 +205,11 @@ def test_no_image_takes_the_place_of_another(tmp_path):
 
 
 @pytest.mark.usefixtures("no_backbone")
-def test_an_audit_does_not_take_up_what_was_made_of_other_images(tmp_path, capsys):
+def test_an_audit_does_not_take_up_what_was_made_of_other_images(tmp_path):
     for number in range(6):
         photograph(tmp_path / "data" / f"class {number % 2}" / f"{number}.png", number)
     command = ["audit", tmp_path / "data", "--out", tmp_path / "out", "--image-size", "8"]
     run_command(*command)
     run_command(*command)
     photograph(tmp_path / "data" / "class 0" / "0.png", 5, side=20)
-    assert "holds an audit with other samples" in refused(capsys, *command)
+    assert "holds an audit with other samples" in refused(*command)

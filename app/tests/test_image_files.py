@@ -93,20 +93,18 @@ def test_features_are_half_as_large_and_nothing_else_is_kept(drawn, own_cache):
             store_split(data.train, origin, CPU)
 
 
-def test_training_and_evaluation_leave_out_what_is_broken(photos, tmp_path, capsys):
+def test_training_and_evaluation_leave_out_what_is_broken(photos, tmp_path):
     (photos / "class 2" / "3.png").write_text("no image")
     Image.new("RGB", (9, 9)).save(photos / "loose.png")
     command = ["train", "--data", photos, *SMALL, "--out", "run"]
-    assert "1 images cannot be read; repair or remove them, or skip broken ones" in refused(capsys, *command)
-    run_command(*command, "--skip-broken")
-    said = capsys.readouterr().err
+    assert "1 images cannot be read; repair or remove them, or skip broken ones" in refused(*command)
+    said = run_command(*command, "--skip-broken").err
     assert "left out 2: " in said and "loose.png (in no class folder)" in said and "3.png (cannot identify" in said
     assert "Left out 2: " in (tmp_path / "run" / "report.html").read_text()
     # What the run was told stands in its settings, and a resumed one does the same.
     assert "skip_broken: true" in (tmp_path / "run" / "config.yaml").read_text()
     run_command(*command, "--epochs", "2", "--resume")
-    run_command("evaluate", "run", "--data", photos, "--skip-broken")
-    assert "left out 2: " in capsys.readouterr().err
+    assert "left out 2: " in run_command("evaluate", "run", "--data", photos, "--skip-broken").err
 
 
 def paint(path, colour, size=(20, 30), mode="RGB"):

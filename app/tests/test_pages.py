@@ -111,7 +111,7 @@ def test_many_at_once(page):
     assert here(page) == (3, 3)
 
 
-def test_decisions_from_page_to_folder(page, audited, tmp_path, capsys):
+def test_decisions_from_page_to_folder(page, audited, tmp_path):
     page.press("r", "t", "c", *"cat", "enter", "n", "d")
     page.click(".question button")
     page.press("s")
@@ -125,8 +125,8 @@ def test_decisions_from_page_to_folder(page, audited, tmp_path, capsys):
     rows = csv_rows(file)
     assert [row["decision"] for row in rows] == ["right", "relabel", "relabel", "no class", "drop", "drop"]
     labels, clean = audited / "out" / "labels.csv", tmp_path / "clean"
-    run_command("apply", labels, "--decisions", file, "--to", clean)
-    assert "2 drop, 1 no class, 2 relabel, 1 right" in capsys.readouterr().out
+    printed = run_command("apply", labels, "--decisions", file, "--to", clean)
+    assert "2 drop, 1 no class, 2 relabel, 1 right" in printed.out
     now = {path.name: path.parent.name for path in clean.rglob("*.png")}
     names = [row["sample"].rpartition("/")[2] for row in rows]
     assert now[names[0]] == rows[0]["sample"].split("/")[-2] and now[names[2]] == "cat"

@@ -17,7 +17,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from app.tests.conftest import refused, run_command
 from robustdml import progress
 from robustdml import train as train_module
-from robustdml.cli import main
 from robustdml.progress import Bar, Lines, progress_bar
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d "
@@ -157,7 +156,7 @@ def test_an_epoch_that_was_not_kept_is_there_once(command, tmp_path, monkeypatch
         saved.append(save(*arguments))
 
     monkeypatch.setattr(train_module, "save_checkpoint", interrupt)
-    assert main([*command, "--epochs", "3"]) == 130
+    run_command(*command, "--epochs", "3", status=130)
     assert len(scalars(tmp_path / "run")["loss"]) == 2
     assert (tmp_path / "run" / "history.jsonl").read_text().count("\n") == 1
     monkeypatch.setattr(train_module, "save_checkpoint", save)
@@ -174,11 +173,11 @@ def test_a_run_that_takes_it_up_later_has_all_of_it(command, tmp_path):
     assert len(found["loss"]) == 3
 
 
-def test_without_the_package_the_extra_is_named_before_anything_is_read(command, tmp_path, monkeypatch, capsys):
+def test_without_the_package_the_extra_is_named_before_anything_is_read(command, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(
         "robustdml.progress.find_spec",
         lambda name, *rest: None if name == "tensorboard" else find(name, *rest),
     )
-    assert "pip install tensorboard" in refused(capsys, *command)
+    assert "pip install tensorboard" in refused(*command)
     assert not (tmp_path / "run").exists()

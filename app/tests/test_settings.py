@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from app.tests.conftest import EVERY_METHOD, metrics_of, refused, run_command, settings_of, shown
+from app.tests.conftest import EVERY_METHOD, metrics_of, refused, run_command, settings_of
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.filters.options import FILTERS, FilterOptions
@@ -70,31 +70,31 @@ def test_a_run_writes_its_settings_and_another_repeats_it(command, tmp_path):
     assert settings_of(third) == {**before, "seed": 3, "filter": {**before["filter"], "window": 7}}
 
 
-def test_resume_takes_the_settings_of_the_run_and_refuses_others(command, tmp_path, capsys):
+def test_resume_takes_the_settings_of_the_run_and_refuses_others(command, tmp_path):
     """A run that is refused changes no settings."""
     out = tmp_path / "run"
     command += ["--noise", "symmetric:0.25", "--out", out]
     run_command(*command)
     before = (out / "config.yaml").read_text()
-    assert "holds a run already" in refused(capsys, *command, "--seed", "3")
+    assert "holds a run already" in refused(*command, "--seed", "3")
     assert (out / "config.yaml").read_text() == before
     for options, message in (
         (["--seed", "3"], "seed: 0 then, 3 now"),
         (["--split-seed", "3"], "split_seed: 0 then, 3 now"),
         (["--method", "mcl"], "method: 'robust' then, 'mcl' now"),
     ):
-        assert message in refused(capsys, "train", "--out", out, "--resume", *options)
+        assert message in refused("train", "--out", out, "--resume", *options)
         assert (out / "config.yaml").read_text() == before
     run_command("train", "--out", out, "--resume", "--epochs", "2")
     assert (out / "config.yaml").read_text() == before.replace("epochs: 1\nbatch", "epochs: 2\nbatch") != before
     # Somebody has changed the file.
     (out / "config.yaml").write_text(before.replace("seed: 0\namp", "seed: 5\namp"))
-    assert "seed: 0 then, 5 now" in refused(capsys, "train", "--out", out, "--resume")
+    assert "seed: 0 then, 5 now" in refused("train", "--out", out, "--resume")
     # Or the data, of the same sizes.
     (out / "config.yaml").write_text(before)
     there = dict(np.load(command[2]))
     np.savez(command[2], features=there["features"][::-1], labels=there["labels"])
-    assert "'content': " in refused(capsys, "train", "--out", out, "--resume", "--epochs", "3")
+    assert "'content': " in refused("train", "--out", out, "--resume", "--epochs", "3")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def pull(monkeypatch):
 
 
 @pytest.mark.usefixtures("pull")
-def test_a_registered_method_has_flags_a_configuration_and_checkpoints(command, tmp_path, capsys):
+def test_a_registered_method_has_flags_a_configuration_and_checkpoints(command, tmp_path):
     out = tmp_path / "run"
     command += ["--method", "pull", "--out", out]
     command += ["--pull-strength", "0.25", "--pull-norm", "l1", "--pull-debug", "--anchor-alpha", "8"]
@@ -229,20 +229,20 @@ def test_a_registered_method_has_flags_a_configuration_and_checkpoints(command, 
     run_command(*command, "--epochs", "2", "--resume")
     assert metrics_of(out)["epoch"] == 2
     command += ["--pull-strength", "1", "--epochs", "3", "--resume"]
-    assert "pull.strength: 0.25 then, 1.0 now" in refused(capsys, *command)
-    text = shown(capsys, "train", "--help")
+    assert "pull.strength: 0.25 then, 1.0 now" in refused(*command)
+    text = run_command("train", "--help").out
     assert "Pull, which draws embeddings to the origin:" in text and "--pull-norm {l1,l2}" in text
 
 
 @pytest.mark.usefixtures("pull")
-def test_settings_of_a_registered_method_reach_its_loss_and_are_checked(clusters, command, capsys):
+def test_settings_of_a_registered_method_reach_its_loss_and_are_checked(clusters, command):
     config = TrainingConfig(method="pull", options=OptionSet(PullOptions(strength=0.25)), batch_size=32, epochs=1)
     stronger = replace(config, options=OptionSet(PullOptions(strength=0.25), AnchorOptions(alpha=64.0)))
     first, second = (train(c, clusters, device="cpu").history[0]["loss"] for c in (config, stronger))
     assert second != first
     with pytest.raises(UsageError, match=r"pull\.rounds=0: expected at least 1"):
         replace(config, options=OptionSet(PullOptions(rounds=0)))
-    said = refused(capsys, *command, "--method", "pull", "--pull-strength", "0")
+    said = refused(*command, "--method", "pull", "--pull-strength", "0")
     assert "pull.strength=0.0: expected a positive number" in said
 
 

@@ -94,7 +94,7 @@ def test_more_than_a_point_below_is_told(recall, precision, told):
     assert (sentence or "").count("@") == len(told)
 
 
-def test_a_run_that_does_harm_says_so_in_terminal_metrics_and_report(clusters, tmp_path, capsys):
+def test_a_run_that_does_harm_says_so_in_terminal_metrics_and_report(clusters, tmp_path):
     """Two columns tell the test classes apart, and say nothing of the training labels."""
     angle = 2 * np.pi * clusters.test.labels / clusters.test.num_classes
     told = np.column_stack([np.cos(angle), np.sin(angle)]).astype(np.float32)
@@ -102,8 +102,7 @@ def test_a_run_that_does_harm_says_so_in_terminal_metrics_and_report(clusters, t
     spoilt = RetrievalData("spoilt", replace(clusters.train, inputs=nothing), replace(clusters.test, inputs=told))
     source = save_features(spoilt, tmp_path / "spoilt.npz")
     command = ("train", "--data", source, "--method", "proxy-anchor", "--embedding-size", "1", "--epochs", "1")
-    run_command(*command, "--device", "cpu", "--out", "harm")
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(run_command(*command, "--device", "cpu", "--out", "harm").out.split())
     stored = metrics_of(tmp_path / "harm")
     assert stored["untouched"]["precision_at_1"] == 1 > stored["precision_at_1"] + 0.01
     assert stored["below_untouched"].startswith("Training did harm: Recall@1 is ")
@@ -116,27 +115,27 @@ def test_a_run_that_does_harm_says_so_in_terminal_metrics_and_report(clusters, t
     assert "untouched features" in base64.b64decode(curve).decode()
 
 
-def test_a_run_that_trains_nothing_is_the_untouched_features_and_says_nothing(tmp_path, capsys):
+def test_a_run_that_trains_nothing_is_the_untouched_features_and_says_nothing(tmp_path):
     source = save_features(mixture(), tmp_path / "mixture.npz")
     command = ("train", "--data", source, "--start", "principal", "--averaging", "0", "--epochs", "1")
-    run_command(*command, "--batch-size", "64", "--device", "cpu", "--out", "fine")
+    printed = run_command(*command, "--batch-size", "64", "--device", "cpu", "--out", "fine")
     stored = metrics_of(tmp_path / "fine")
     assert stored["below_untouched"] is None and stored["averaging"] == 0
     for name in ("precision_at_1", "mean_average_precision_at_r"):
         assert stored[name] == pytest.approx(stored["untouched"][name], abs=1e-4)
-    assert "did harm" not in capsys.readouterr().out + (tmp_path / "fine" / "report.html").read_text()
+    assert "did harm" not in printed.out + (tmp_path / "fine" / "report.html").read_text()
 
 
-def test_a_curve_that_still_rises_is_told_with_the_command_that_goes_on(features, tmp_path, capsys):
+def test_a_curve_that_still_rises_is_told_with_the_command_that_goes_on(features, tmp_path):
     history = [{"mean_average_precision_at_r": value} for value in (0.1, 0.2, 0.3, 0.4, 0.4, 0.405)]
     assert still_rising(history, tmp_path) is None and still_rising(history[:1], tmp_path) is None
     told = "from 0.200 to 0.300 in the last third of the epochs. To go on: epochs 6"
     assert still_rising(history[:3], None).endswith(told)
     assert still_rising([{"loss": 1.0}, *history[:1]], None) is None
     command = ("train", "--data", features, "--method", "contrastive", "--embedding-size", "8", "--batch-size", "32")
-    run_command(*command, "--epochs", "2", "--learning-rate", "3e-2", "--device", "cpu", "--out", "run")
+    printed = run_command(*command, "--epochs", "2", "--learning-rate", "3e-2", "--device", "cpu", "--out", "run")
     way_on = "robustdml train --resume --out run --epochs 4"
-    assert way_on in capsys.readouterr().out and way_on in (tmp_path / "run" / "report.html").read_text()
+    assert way_on in printed.out and way_on in (tmp_path / "run" / "report.html").read_text()
     run_command(*way_on.split()[1:])
     assert len((tmp_path / "run" / "history.jsonl").read_text().splitlines()) == 4
 
@@ -163,7 +162,7 @@ def test_resume_keeps_the_features_and_what_is_told(clusters, tmp_path):
     assert {name: again.summary[name] for name in METRICS} == again.summary["untouched"]
 
 
-def test_the_evidence_is_told_in_metrics_terminal_and_report(tmp_path, capsys):
+def test_the_evidence_is_told_in_metrics_terminal_and_report(tmp_path):
     data = with_wrong_labels(mixture(classes=24, size=8), "symmetric:0.2", seed=0)
     result = train(TrainingConfig(epochs=3), data, out=tmp_path, device="cpu")
     chosen = metrics_of(tmp_path)["chosen"]
@@ -179,8 +178,7 @@ def test_the_evidence_is_told_in_metrics_terminal_and_report(tmp_path, capsys):
         assert text in page
     assert chosen["advice"].startswith("Chosen: ")
     source = save_features(data, tmp_path / "data.npz")
-    run_command("train", "--data", source, "--epochs", "3", "--device", "cpu")
-    printed = " ".join(capsys.readouterr().out.split())
+    printed = " ".join(run_command("train", "--data", source, "--epochs", "3", "--device", "cpu").out.split())
     assert "with filter audit" in printed and "Chosen: " in printed and "points of MAP@R" in printed
 
 

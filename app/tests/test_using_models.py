@@ -39,15 +39,14 @@ def test_training_ends_with_the_next_command(trained):
 
 def embed(model, images, tmp_path, *options):
     out = tmp_path / "out" / "embeddings.npz"
-    run_command("embed", model, images, "-o", out, "--device", "cpu", *options)
+    assert main(["embed", str(model), str(images), "-o", str(out), "--device", "cpu", *options]) == 0
     with np.load(out) as archive:
         return dict(archive)
 
 
-def evaluated(capsys, *arguments):
+def evaluated(*arguments):
     """What `evaluate` tells as JSON."""
-    run_command("evaluate", *arguments, "--json", "--device", "cpu")
-    return json.loads(capsys.readouterr().out)
+    return json.loads(run_command("evaluate", *arguments, "--json", "--device", "cpu").out)
 
 
 def test_class_folders_are_embedded_with_labels_and_read_again_as_data(image_model, photos, tmp_path, capsys):
@@ -113,7 +112,7 @@ def test_broken_images_end_it_or_are_left_out_and_named(image_model, photos, tmp
     (photos / "class 0" / "2.png").write_text("no image")
     (photos / "class 5" / "7.png").write_bytes((photos / "class 5" / "6.png").read_bytes()[:60])
     out = tmp_path / "all.npz"
-    message = refused(capsys, "embed", image_model, photos, "-o", out, "--batch-size", "4")
+    message = refused("embed", image_model, photos, "-o", out, "--batch-size", "4")
     assert "2 images cannot be read" in message and "class 0/2.png" in message and "class 5/7.png" in message
     assert not out.exists()
     arrays = embed(image_model, photos, tmp_path, "--skip-broken", "--batch-size", "4")
@@ -125,7 +124,7 @@ def test_broken_images_end_it_or_are_left_out_and_named(image_model, photos, tmp
     np.testing.assert_allclose(arrays["features"], expected, atol=1e-5)
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "x.png").write_text("no image")
-    message = refused(capsys, "embed", image_model, tmp_path / "one", "-o", out, "--skip-broken")
+    message = refused("embed", image_model, tmp_path / "one", "-o", out, "--skip-broken")
     assert "none of the 1 images can be read" in message
 
 
@@ -150,10 +149,9 @@ def test_a_killed_call_is_taken_up_with_the_same_file(image_model, photos, tmp_p
     def stop(model):
         seen.clear()
         monkeypatch.setattr(TrainedEmbedder, "embed", killed_in_the_fifth)
-        assert main(["embed", str(model), str(photos), "-o", "not.npz", "--device", "cpu", *options]) == 130
+        run_command("embed", model, photos, "-o", "not.npz", "--device", "cpu", *options, status=130)
         (begun,) = own_cache.rglob(".embedded-*.begun")
         begun.write_bytes(begun.read_bytes()[:-70])  # A kill while the fourth batch was written.
-        capsys.readouterr()
         monkeypatch.setattr(TrainedEmbedder, "embed", counted)
         seen.clear()
 
@@ -165,7 +163,7 @@ def test_a_killed_call_is_taken_up_with_the_same_file(image_model, photos, tmp_p
     assert "goes on with what a call before has embedded" in capsys.readouterr().err
     # What is whole is read; and it does not excuse what is broken.
     assert same(embed(image_model, photos, tmp_path, *options)) and sum(seen) == 48 - 15
-    assert "class 0/2.png (cannot identify" in refused(capsys, "embed", image_model, photos, "-o", tmp_path / "all.npz")
+    assert "class 0/2.png (cannot identify" in refused("embed", image_model, photos, "-o", tmp_path / "all.npz")
     os.utime(photos / "class 3" / "1.png", (1, 1))
     stop(image_model)
     os.utime(photos / "class 3" / "1.png", (2, 2))
@@ -183,23 +181,21 @@ def test_a_killed_call_is_taken_up_with_the_same_file(image_model, photos, tmp_p
     assert changed in capsys.readouterr().err
 
 
-def test_evaluates_on_another_folder_and_on_a_list_of_it(image_model, photos, tmp_path, capsys):
-    run_command("evaluate", image_model, "--data", photos, "--device", "cpu")
-    text = capsys.readouterr().out
+def test_evaluates_on_another_folder_and_on_a_list_of_it(image_model, photos, tmp_path):
+    text = run_command("evaluate", image_model, "--data", photos, "--device", "cpu").out
     assert f"{photos}: 48 samples of 6 classes\n" in text and "MAP@R" in text
-    found = evaluated(capsys, image_model, "--data", photos)
+    found = evaluated(image_model, "--data", photos)
     arrays = embed(image_model, photos, tmp_path)
     expected = retrieval_metrics(arrays["features"], arrays["labels"])
     assert found.items() >= {"data": str(photos), "samples": 48, "classes": 6, **expected}.items()
-    capsys.readouterr()
     files = [file.relative_to(tmp_path) for file in sorted(photos.rglob("*.png"))]
     listed = tmp_path / "list.csv"
     listed.write_text("label;path\n" + "".join(f"{file.parent.name};{file}\n" for file in files))
-    assert evaluated(capsys, image_model, "--data", listed) == found | {"data": str(listed)}
+    assert evaluated(image_model, "--data", listed) == found | {"data": str(listed)}
 
 
-def test_evaluates_on_the_test_part_as_the_run_did(feature_run, features, capsys):
-    found = evaluated(capsys, feature_run, "--data", features)
+def test_evaluates_on_the_test_part_as_the_run_did(feature_run, features):
+    found = evaluated(feature_run, "--data", features)
     assert (found["samples"], found["classes"]) == (123, 9)
     trained = metrics_of(feature_run)
     for name in ("precision_at_1", "recall_at_8", "r_precision", "mean_average_precision_at_r"):
@@ -207,11 +203,10 @@ def test_evaluates_on_the_test_part_as_the_run_did(feature_run, features, capsys
 
 
 @pytest.mark.parametrize("kind", nightly_but(["features"], ["images", "features"]))
-def test_onnx_runs_elsewhere_with_any_batch(kind, image_model, feature_run, photos, clusters, tmp_path, capsys):
+def test_onnx_runs_elsewhere_with_any_batch(kind, image_model, feature_run, photos, clusters, tmp_path):
     model, path = (image_model if kind == "images" else feature_run), tmp_path / "out" / "model.onnx"
-    run_command("export", model, "-o", path)
-    text = capsys.readouterr().out
-    assert "no number differs from the network's by more than" in text
+    printed = run_command("export", model, "-o", path)
+    assert "no number differs from the network's by more than" in printed.out
     embedder = load_embedder(model)
     given = sorted((photos / "class 3").iterdir())[:7]
     inputs = embedder.prepare(given) if kind == "images" else torch.from_numpy(clusters.test.inputs[:7])
@@ -239,7 +234,7 @@ def test_torch_export_runs_without_this_package(kind, image_model, feature_run, 
     assert json.loads(extra["robustdml_ops.json"])["embedding_size"] == embedder.embedding_size
 
 
-def test_a_file_that_differs_is_not_written(feature_run, tmp_path, monkeypatch, capsys):
+def test_a_file_that_differs_is_not_written(feature_run, tmp_path, monkeypatch):
     """The check is a real one: it fails where what runs is another network."""
 
     def spoilt(embedder, example, metadata):
@@ -247,34 +242,34 @@ def test_a_file_that_differs_is_not_written(feature_run, tmp_path, monkeypatch, 
         return content, lambda inputs: run(inputs) + 2e-4
 
     monkeypatch.setitem(exporting.FORMATS, ".pt2", spoilt)
-    message = refused(capsys, "export", feature_run, "-o", tmp_path / "model.pt2")
+    message = refused("export", feature_run, "-o", tmp_path / "model.pt2")
     assert "differs from the network by 2.0e-04, more than 0.0001" in message
     assert not list(tmp_path.glob("model.*"))
 
 
-def test_what_cannot_be_exported_is_told(photos, tmp_path, capsys):
+def test_what_cannot_be_exported_is_told(photos, tmp_path):
     (tmp_path / "odd_backbone.py").write_text(
         "import torch\nclass Odd(torch.nn.Module):\n    def forward(self, images):\n"
         "        return images.flatten(1)[:, : 9 if float(images.sum()) > -1 else 3]\n"
     )
     command = ["train", "--data", "photos", "--image-size", "8", "--backbone", "odd_backbone:Odd", "--epochs", "1"]
     run_command(*command, "--batch-size", "8", "--method", "contrastive", "--device", "cpu", "--out", "odd")
-    message = refused(capsys, "export", "odd", "-o", "odd.pt2", "--backbone", "odd_backbone:Odd")
+    message = refused("export", "odd", "-o", "odd.pt2", "--backbone", "odd_backbone:Odd")
     assert "the backbone odd_backbone:Odd cannot be exported" in message
     assert not (tmp_path / "odd.pt2").exists()
 
 
-def test_without_the_extra_it_says_what_to_install(feature_run, tmp_path, monkeypatch, capsys):
+def test_without_the_extra_it_says_what_to_install(feature_run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    message = refused(capsys, "export", feature_run, "-o", tmp_path / "x.onnx")
+    message = refused("export", feature_run, "-o", tmp_path / "x.onnx")
     assert "ONNX needs onnxruntime: install with `pip install onnxruntime`" in message
     run_command("export", feature_run, "-o", tmp_path / "x.pt2")
 
 
-def test_an_image_finds_itself_and_its_class(image_model, photos, tmp_path, capsys):
+def test_an_image_finds_itself_and_its_class(image_model, photos, tmp_path):
     query = photos / "class 2" / "3.png"
-    run_command("search", image_model, query, "--in", photos, "-k", "4", "--device", "cpu", "--out", "out")
-    assert "1 queries in 48 samples" in capsys.readouterr().out
+    printed = run_command("search", image_model, query, "--in", photos, "-k", "4", "--device", "cpu", "--out", "out")
+    assert "1 queries in 48 samples" in printed.out
     (one,) = json.loads((tmp_path / "out" / "search.json").read_text())
     assert one["query"] == str(query) and one["class"] is None
     assert one["found"][0]["sample"] == str(query)
