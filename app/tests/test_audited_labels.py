@@ -74,14 +74,14 @@ def test_wrong_labels_are_put_right(source):
 
 def test_noise_of_a_run_is_what_was_audited(tmp_path, clusters, noisy):
     """Where the true labels are known, the wrong ones that an audit has left are counted."""
-    config = TrainingConfig(epochs=1, method="contrastive")
     names = clusters.train.class_names
     findings = []
     for row, (label, truth) in enumerate(zip(noisy.train.labels.tolist(), clusters.train.labels.tolist(), strict=True)):
         verdict = "wrong" if label != truth and row % 2 else "right"
         findings.append(Finding(str(row), names[label], 0.5, names[truth], 0.95, verdict, -1))
     write_findings(tmp_path / "labels.csv", findings)
-    config = replace(config, labels=str(tmp_path / "labels.csv"), labels_use="correct")
+    labels = str(tmp_path / "labels.csv")
+    config = TrainingConfig(epochs=1, method="contrastive", labels=labels, labels_use="correct")
     result = train(config, noisy)
     left = np.flatnonzero(noisy.train.labels != clusters.train.labels)
     assert result.summary["data"]["audited"]["corrected"] == (left % 2).sum()

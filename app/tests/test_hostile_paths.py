@@ -206,8 +206,7 @@ def test_no_image_takes_the_place_of_another(tmp_path):
 
 @pytest.mark.usefixtures("no_backbone")
 def test_an_audit_does_not_take_up_what_was_made_of_other_images(tmp_path):
-    for number in range(6):
-        photograph(tmp_path / "data" / f"class {number % 2}" / f"{number}.png", number)
+    save_photos(tmp_path / "data", classes=2, images=3, size=(12, 12))
     command = ["audit", tmp_path / "data", "--out", tmp_path / "out", "--image-size", "8"]
     run_command(*command)
     run_command(*command)
