@@ -224,6 +224,8 @@ def save_checkpoint(path: Path, run: Run, state: dict[str, Any]) -> None:
         except OSError:  # not every disk gives a file two names
             shutil.copyfile(path, second_name)
         os.replace(second_name, path.with_name(PREVIOUS_CHECKPOINT))
+        # After a kill the previous checkpoint may be this file already, and then renaming does nothing.
+        second_name.unlink(missing_ok=True)
     about = {"format": CHECKPOINT_FORMAT, "config": run.config.as_dict(), "data": run.data_summary}
     save_plain(path, {**about, "state": state})
 

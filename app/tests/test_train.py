@@ -25,6 +25,7 @@ from robustdml.train import train
 from tests.nightly import nightly_but
 
 OPTIONS = OptionSet(SmoothOptions(epochs=6, learning_rate=3e-3))
+FILES = {"checkpoint.previous.pt", "checkpoint.pt", "history.jsonl", "metrics.json", "model.pt"}
 FAST = TrainingConfig(epochs=4, batch_size=32, embedding_size=8, options=OPTIONS)
 
 
@@ -115,13 +116,19 @@ def test_files_and_random_numbers_of_the_caller(noisy, tmp_path):
     before = torch.get_rng_state()
     result = train(replace(FAST, epochs=2), noisy, out=tmp_path / "run", device="cpu")
     assert torch.equal(torch.get_rng_state(), before)
-    names = {"checkpoint.previous.pt", "checkpoint.pt", "history.jsonl", "metrics.json", "model.pt"}
-    assert {path.name for path in (tmp_path / "run").iterdir()} == names
+    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
     lines = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == result.history
     metrics = metrics_of(tmp_path / "run")
     assert metrics["precision_at_1"] == result.history[-1]["precision_at_1"]
     assert metrics["data"]["classes"] == 12
+
+
+def test_a_kill_before_the_new_checkpoint_has_its_name_leaves_no_other_file(noisy, tmp_path):
+    train(replace(FAST, epochs=1), noisy, out=tmp_path, device="cpu")
+    os.link(tmp_path / "checkpoint.pt", tmp_path / "checkpoint.previous.pt")
+    train(replace(FAST, epochs=2), noisy, out=tmp_path, resume=True, device="cpu")
+    assert {path.name for path in tmp_path.iterdir()} == FILES
 
 
 def test_recorders_are_told(noisy, tmp_path):
