@@ -86,28 +86,20 @@ def test_what_does_not_fit_is_halved_and_compared_at_its_own_size(tmp_path, monk
 
 
 def test_what_is_stored_has_the_last_row_of_a_key_and_numbers_of_calls_and_tests():
-    base = {"shape": "", "dtype": "amp", "machine": MACHINE, "status": "ok"}
+    def row(section, what, who, status="ok", **facts):
+        return facts | {
+            "section": section, "what": what, "who": who, "status": status,
+            "shape": "", "dtype": "amp", "machine": MACHINE,
+        }  # fmt: skip
+
     rows = [
-        base | {"section": "correctness", "what": what, "who": "triton", "errors": [1e-3, e]}
-        for what, e in (("a", 0.1), ("b", 0.02))
-    ]
-    rows += [
-        base
-        | {
-            "section": "correctness",
-            "what": "c",
-            "who": "triton",
-            "errors": [1.0],
-            "status": "failed",
-            "reason": "wrong",
-        }
-    ]
-    rows += [
-        base | {"section": "tests", "what": "t.py", "who": who, "status": s}
-        for who, s in (("x", "ok"), ("y", "skipped"))
-    ]
-    rows += [
-        base | {"section": "steps", "what": "s", "who": "robustdml", "step_s": seconds} for seconds in (1.0, 0.123456)
+        row("correctness", "a", "triton", errors=[1e-3, 0.1]),
+        row("correctness", "b", "triton", errors=[1e-3, 0.02]),
+        row("correctness", "c", "triton", "failed", errors=[1.0], reason="wrong"),
+        row("tests", "t.py", "x"),
+        row("tests", "t.py", "y", "skipped"),
+        row("steps", "s", "robustdml", step_s=1.0),
+        row("steps", "s", "robustdml", step_s=0.123456),
     ]
     told = json.loads(results.stored(rows))
     assert told["machines"] == [MACHINE]
