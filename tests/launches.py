@@ -87,6 +87,17 @@ def described(value):
 
 
 @contextlib.contextmanager
+def everywhere(**functions):
+    """Put ``functions`` in the place of those of their name in every module of the package that has imported them."""
+    with contextlib.ExitStack() as stack:
+        for place, module in list(sys.modules.items()):
+            for name, function in functions.items():
+                if place.startswith("robustdml_ops.") and hasattr(module, name):
+                    stack.enter_context(mock.patch.object(module, name, function))
+        yield
+
+
+@contextlib.contextmanager
 def counted():
     """Count what runs within, on tensors of "meta"."""
     launches = Launches()
@@ -104,24 +115,16 @@ def counted():
             launches.bytes += size(arguments[0])
         launches.sequence.append(f"{kernel.__name__} {grid} {described(arguments)} {described(named)}")
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(JITFunction, "run", note))
-        stack.enter_context(mock.patch.dict(backends.UNAVAILABLE, triton=lambda *_: None))
-        stack.enter_context(mock.patch.dict(backends.PREFERENCE, meta=("triton", "eager")))
-        stack.enter_context(mock.patch.object(chunks, "memory", return_value=80 << 30))
-        stack.enter_context(mock.patch.object(cards, "architecture", return_value=cards.DEFAULT))
-        stack.enter_context(mock.patch.object(backends, "multiplies_bfloat16", return_value=True))
-        # There is none on "meta".
-        stack.enter_context(mock.patch.object(torch, "autocast", return_value=contextlib.nullcontext()))
-        for name, module in list(sys.modules.items()):
-            if name.startswith("robustdml_ops."):
-                if hasattr(module, "has_no_values"):
-                    stack.enter_context(mock.patch.object(module, "has_no_values", return_value=False))
-                if hasattr(module, "in_registry"):
-                    stack.enter_context(mock.patch.object(module, "in_registry", return_value=False))
-                if hasattr(module, "chunk_rows"):
-                    stack.enter_context(mock.patch.object(module, "chunk_rows", of_a_card))
-                if hasattr(module, "bytes_to_keep"):
-                    stack.enter_context(mock.patch.object(module, "bytes_to_keep", return_value=bytes_to_keep(CUDA)))
-        stack.enter_context(launches)
+    with (
+        mock.patch.object(JITFunction, "run", note),
+        mock.patch.dict(backends.UNAVAILABLE, triton=lambda *_: None),
+        mock.patch.dict(backends.PREFERENCE, meta=("triton", "eager")),
+        mock.patch.object(chunks, "memory", return_value=80 << 30),
+        mock.patch.object(cards, "architecture", return_value=cards.DEFAULT),
+        mock.patch.object(backends, "multiplies_bfloat16", return_value=True),
+        mock.patch.object(torch, "autocast", return_value=contextlib.nullcontext()),  # there is none on "meta"
+        everywhere(has_no_values=lambda *_: False, in_registry=lambda *_: False),
+        everywhere(chunk_rows=of_a_card, bytes_to_keep=lambda _: bytes_to_keep(CUDA)),
+        launches,
+    ):
         yield launches

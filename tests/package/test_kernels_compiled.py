@@ -3,10 +3,7 @@
 The calls run on "meta" with the settings of a GPU, so that sizes are those of training and nothing is computed.
 """
 
-import contextlib
-import sys
 from functools import partial
-from unittest import mock
 
 import pytest
 import torch
@@ -18,6 +15,7 @@ from robustdml_ops.ops.anchor.backends import epilogue_launch
 from robustdml_ops.ops.otsu.backends import TRITON_LONGEST
 from robustdml_ops.robust import PRISM, MemoryBank
 from tests.ahead_of_time import ARCHITECTURES, check, compiling, loops
+from tests.launches import everywhere
 from tests.nightly import nightly_but
 
 F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
@@ -40,14 +38,12 @@ def matrices(B, C, D, dtype, columns=False):
     return X.requires_grad_(), P.requires_grad_()
 
 
-@contextlib.contextmanager
-def autocast():
-    """Operands of bfloat16, which PyTorch's own autocast does not give to "meta"."""
-    with contextlib.ExitStack() as stack:
-        for name, module in list(sys.modules.items()):
-            if name.startswith("robustdml_ops.") and hasattr(module, "operand_dtype"):
-                stack.enter_context(mock.patch.object(module, "operand_dtype", return_value=BF16))
-        yield
+def compiled_for(architecture, name):
+    """The kernels of a call; autocast's operands of bfloat16 PyTorch itself does not give to "meta"."""
+    autocast = {"operand_dtype": lambda *_, **__: BF16} if "autocast" in name else {}
+    with compiling(architecture) as compiled, everywhere(**autocast):
+        CALLS[name]()
+    return compiled
 
 
 def anchors(kind, dtype, D=128, B=1024, *, whole=False, limited=False, columns=False, products="high"):
@@ -318,8 +314,7 @@ FUSED = {"fused_class_lse", "similarity"}  # they multiply themselves
 @pytest.mark.usefixtures("as_in_training", "exact_products")
 def test_compiles_without_spills_within_shared_memory(name, architecture, tmp_path):
     exact = name.endswith(("fp32", "fp64"))
-    with compiling(architecture) as compiled, autocast() if "autocast" in name else contextlib.nullcontext():
-        CALLS[name]()
+    compiled = compiled_for(architecture, name)
     assert compiled
     for kernel in compiled:
         check(*kernel, architecture, tmp_path, set() if exact else FUSED)
@@ -336,9 +331,7 @@ def test_instructions_an_element(name, most, architecture, tmp_path):
 
     The epilogue is bound by them: at 68 an element it would take longer than the products at C = 10⁶.
     """
-    with compiling(architecture) as compiled, autocast() if "autocast" in name else contextlib.nullcontext():
-        CALLS[name]()
-    kernel = dict(compiled)["anchor_lse"]
+    kernel = dict(compiled_for(architecture, name))["anchor_lse"]
     sums, *between, gradient = loops(kernel, tmp_path)
     assert len(between) == 2
     assert not any("SHFL" in instruction for instruction in sums)
@@ -350,9 +343,7 @@ def test_instructions_an_element(name, most, architecture, tmp_path):
 
 @pytest.mark.usefixtures("as_in_training")
 def test_a_slot_is_read_before_any_thread_writes_it():
-    with compiling(90) as compiled:
-        CALLS["bank, bf16"]()
-    code = dict(compiled)["assign_slots"].asm["ttgir"]
+    code = dict(compiled_for(90, "bank, bf16"))["assign_slots"].asm["ttgir"]
     before, _ = code.split("barrier")
     assert "%old_label" in before
     assert before.count("tt.store") == 4  # touched, of both labels, source and serials; then come the slots'
