@@ -24,7 +24,7 @@ from robustdml_ops.optim import ProxySGD
 B, C, D, K = 13, 17, 5, 3
 
 
-def adaface(C, D, **options):
+def adaface(C, **options):
     loss_function = AdaFaceLoss(C, D, 0.4, 9.0, **options)
     loss_function.mean_length.fill_(2)
     loss_function.length_deviation.fill_(0.5)
@@ -39,28 +39,28 @@ def by_quality(s, module, X):
     return moved - 0.4 * z - 0.4
 
 
-# A loss, its scale, and the cosine of a label with its margin.
+# A loss of C classes, its scale, and the cosine of a label with its margin.
 LOSSES = {
-    "normalized softmax": (lambda **options: NormalizedSoftmaxLoss(C, D, 0.2, **options), 5, lambda s, *_: s),
-    "proxy-nca": (lambda **options: ProxyNCALoss(C, D, 3.0, **options), 6, lambda s, *_: s),
-    "soft triple": (lambda **options: SoftTripleLoss(C, D, 2, 7.0, **options), 7, lambda s, *_: s - 0.01),
-    "cosface": (lambda **options: CosFaceLoss(C, D, 0.3, 8.0, **options), 8, lambda s, *_: s - 0.3),
+    "normalized softmax": (lambda C, **options: NormalizedSoftmaxLoss(C, D, 0.2, **options), 5, lambda s, *_: s),
+    "proxy-nca": (lambda C, **options: ProxyNCALoss(C, D, 3.0, **options), 6, lambda s, *_: s),
+    "soft triple": (lambda C, **options: SoftTripleLoss(C, D, 2, 7.0, **options), 7, lambda s, *_: s - 0.01),
+    "cosface": (lambda C, **options: CosFaceLoss(C, D, 0.3, 8.0, **options), 8, lambda s, *_: s - 0.3),
     "margins": (
-        lambda **options: CosFaceLoss(C, D, nn.Parameter(torch.linspace(0, 0.5, C).double()), 8.0, **options),
+        lambda C, **options: CosFaceLoss(C, D, nn.Parameter(torch.linspace(0, 0.5, C).double()), 8.0, **options),
         8,
         lambda s, module, X: s - module.margin,
     ),
     "arcface": (
-        lambda **options: ArcFaceLoss(C, D, 100.0, 9.0, **options),
+        lambda C, **options: ArcFaceLoss(C, D, 100.0, 9.0, **options),
         9,
         lambda s, *_: angular_margin(s, math.radians(100)),
     ),
     "centres": (
-        lambda **options: SubCenterArcFaceLoss(C, D, 30.0, 9.0, 2, **options),
+        lambda C, **options: SubCenterArcFaceLoss(C, D, 30.0, 9.0, 2, **options),
         9,
         lambda s, *_: angular_margin(s, math.radians(30)),
     ),
-    "adaface": (lambda **options: adaface(C, D, **options), 9, by_quality),
+    "adaface": (adaface, 9, by_quality),
 }
 POOLING = {"soft triple": ("softmax", 0.1), "centres": ("max",)}
 
@@ -77,13 +77,18 @@ def batch():
 
 def made(name, **options):
     torch.manual_seed(1)
-    return LOSSES[name][0](reduction="none", **options).double()
+    return LOSSES[name][0](C, reduction="none", **options).double()
+
+
+def cosines(name, module, X):
+    """With the classes, pooled over their centres."""
+    rows = module._class_matrix()
+    centers = rows if module.centers is None else rows.reshape(-1, module.centers, D)
+    return pooled_similarity(X, centers, *POOLING.get(name, ()))
 
 
 def dense(name, module, X, labels, weights, drop):
-    rows = module.proxies if module.matrix_name == "proxies" else getattr(module, module.matrix_name).t()
-    centers = rows if module.centers is None else rows.reshape(C, module.centers, D)
-    s = pooled_similarity(X, centers, *POOLING.get(name, ()))
+    s = cosines(name, module, X)
     _, scale, moved = LOSSES[name]
     if drop == "own":
         drop = own_class_limits(s, labels, D)
