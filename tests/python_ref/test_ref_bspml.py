@@ -18,21 +18,7 @@ from python_ref.bspml import (
     stochastic_gradient,
     weighted_batch_loss,
 )
-
-
-class Case:
-    """Samples of classes of random sizes, single ones and absent ones included, and terms of a made-up model."""
-
-    def __init__(self, N, C, seed):
-        random = torch.Generator().manual_seed(seed)
-        self.N = N
-        self.X = torch.randn(N, 3, generator=random, dtype=torch.float64)
-        self.y = torch.randint(C, (N,), generator=random)
-        self.w, self.positive, self.negative = torch.rand(3, N, generator=random, dtype=torch.float64)
-
-    def terms(self):
-        return self.w, self.positive, self.negative, self.y
-
+from tests.self_paced.cases import Case
 
 cases = st.builds(Case, N=st.integers(1, 9), C=st.integers(1, 5), seed=st.integers(0, 2**32))
 
@@ -40,8 +26,8 @@ cases = st.builds(Case, N=st.integers(1, 9), C=st.integers(1, 5), seed=st.intege
 @few
 @given(case=cases, alpha=st.floats(1, 5), beta=st.floats(5, 60))
 def test_terms_are_loops_over_pairs(case, alpha, beta):
-    X, ys = normalize(case.X).tolist(), case.y.tolist()
-    positive, negative = self_paced_terms(case.X, case.y, alpha, beta, 0.7)
+    X, ys = normalize(case.X).tolist(), case.labels.tolist()
+    positive, negative = self_paced_terms(case.X, case.labels, alpha, beta, 0.7)
     for a in range(case.N):
         s = [sum(x * y for x, y in zip(X[a], X[p], strict=True)) for p in range(case.N)]
         pull = sum(math.exp(-alpha * (s[p] - 0.7)) for p in range(case.N) if p != a and ys[p] == ys[a])
@@ -54,8 +40,8 @@ def test_terms_are_loops_over_pairs(case, alpha, beta):
 @given(case=cases, epsilon=st.floats(0, 0.5))
 def test_batch_loss_is_a_loop_over_informative_pairs(case, epsilon):
     S = (normalize(case.X) @ normalize(case.X).T).tolist()
-    w, ys = case.w.tolist(), case.y.tolist()
-    losses = weighted_batch_loss(case.X, case.y, case.w, 2.0, 40.0, 0.9, epsilon)
+    w, ys = case.w.tolist(), case.labels.tolist()
+    losses = weighted_batch_loss(case.X, case.labels, case.w, 2.0, 40.0, 0.9, epsilon)
     for i in range(case.N):
         same = [p for p in range(case.N) if p != i and ys[p] == ys[i]]
         other = [n for n in range(case.N) if ys[n] != ys[i]]
@@ -94,8 +80,8 @@ def test_objective_is_a_loop_over_samples(case, lam, mu):
 def test_with_full_samples_the_stochastic_gradient_is_the_exact_one(case, lam, mu):
     exact = self_paced_gradient(*case.terms(), lam, mu)
     for a in range(case.N):
-        own = ((case.y == case.y[a]) & (torch.arange(case.N) != a)).nonzero()[:, 0]
-        others = [(case.y == k).nonzero()[:, 0] for k in case.y.unique() if k != case.y[a]]
+        own = ((case.labels == case.labels[a]) & (torch.arange(case.N) != a)).nonzero()[:, 0]
+        others = [(case.labels == k).nonzero()[:, 0] for k in case.labels.unique() if k != case.labels[a]]
         assert_same(stochastic_gradient(*case.terms(), a, own, others, lam, mu), exact[a])
 
 

@@ -1,5 +1,4 @@
 import math
-from fractions import Fraction
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from python_ref.procsim import (
     proxy_nca_losses,
     superloss,
 )
+from tests.otsu.otsu_oracle import exact_cut
 
 small_losses = st.lists(st.integers(-6, 6), max_size=12).map(lambda values: torch.tensor(values, dtype=torch.float64))
 
@@ -39,29 +39,11 @@ def test_proxy_nca_does_not_lose_a_sample_to_underflow():
     assert P.grad.abs().min() > 0
 
 
-def cost(losses, threshold):
-    """|C₀| Var(C₀) + |C₁| Var(C₁) in rational numbers."""
-    total = Fraction(0)
-    for group in ([v for v in losses if v < threshold], [v for v in losses if v >= threshold]):
-        mean = Fraction(sum(group), len(group))
-        total += sum((value - mean) ** 2 for value in group)
-    return total
-
-
 @given(small_losses, st.integers(1, 3))
-def test_otsu_is_the_best_of_all_partitions(losses, min_group):
-    values = [int(value) for value in losses]
-    threshold = otsu_threshold(losses, min_group)
-    thresholds = [
-        (a + b) / 2
-        for a, b in zip(sorted(set(values)), sorted(set(values))[1:], strict=False)
-        if min(sum(v <= a for v in values), sum(v > a for v in values)) >= min_group
-    ]
-    if not thresholds:
-        assert threshold == math.inf
-        return
-    assert threshold in thresholds
-    assert cost(values, threshold) == min(cost(values, candidate) for candidate in thresholds)
+def test_otsu_is_the_lowest_of_the_best_cuts(losses, min_group):
+    cut = exact_cut(losses, min_group)
+    middle = sum(cut.ordered[cut.index - 1 : cut.index + 1]) / 2 if cut.found else math.inf
+    assert otsu_threshold(losses, min_group) == middle
 
 
 losses_and_lambda = st.tuples(small_losses, st.sampled_from([0.03, 1.0, 7.0]))

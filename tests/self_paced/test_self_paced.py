@@ -12,22 +12,9 @@ from robustdml_ops.backends import native_module as module
 from robustdml_ops.engine.random_words import random_words
 from robustdml_ops.ops import self_paced_descent, self_paced_sweep
 from tests.robust.states import needs_gpu
+from tests.self_paced.cases import Case
 
 random_cases = settings(max_examples=25, deadline=None, derandomize=True)
-
-
-class Case:
-    """Random classes, single ones and gaps in their numbers included."""
-
-    def __init__(self, N, C, seed, dtype=torch.float64):
-        generator = torch.Generator().manual_seed(seed)
-        self.labels = 3 * torch.randint(C, (N,), generator=generator) - 4
-        self.w, self.positive, self.negative = torch.rand(3, N, generator=generator, dtype=dtype)
-
-    def terms(self):
-        return self.w, self.positive, self.negative, self.labels
-
-
 cases = st.builds(Case, N=st.integers(1, 40), C=st.integers(1, 12), seed=st.integers(0, 2**32))
 
 
