@@ -24,8 +24,8 @@ LABELS = torch.tensor([0, 3, 3, 10, 1, 0])
 def direct(X, P, positive_bias, negative_bias, anchor_bias, alpha):
     """Both sums as they are written."""
     s, positive = cosine_similarity(P, X), torch.arange(C)[:, None] == LABELS
-    negative_exponents = alpha * s + negative_bias + anchor_bias[:, None]
-    return log_one_plus_sum_exp(-alpha * s + positive_bias, positive), log_one_plus_sum_exp(negative_exponents, ~positive)
+    attracted, repelled = positive_bias - alpha * s, negative_bias + anchor_bias[:, None] + alpha * s
+    return log_one_plus_sum_exp(attracted, positive), log_one_plus_sum_exp(repelled, ~positive)
 
 
 def test_biases_in_any_layout(backend):

@@ -146,11 +146,9 @@ def test_a_label_to_ignore(name):
     loss = getattr(ours, name)(**NAMES[name], ignore_index=-100).double()
     loss.load_state_dict(pair[0].state_dict())
     found = values(loss, padded, torch.cat([y, torch.full((3,), -100)]))
-    torch.testing.assert_close(found[0], expected[0])
-    torch.testing.assert_close(found[1][:-3], expected[1])
     assert not found[1][-3:].any()
-    for mine, other in zip(found[2:], expected[2:], strict=True):
-        torch.testing.assert_close(mine, other)
+    found[1] = found[1][:-3]
+    torch.testing.assert_close(found, expected)
 
 
 def test_an_absent_row_of_a_reference_set():

@@ -8,7 +8,7 @@ import robustdml_ops
 import robustdml_ops.losses as ours
 
 
-def test_all_nine_are_replaced_and_put_back():
+def test_all_are_replaced_and_put_back():
     before = dict(vars(theirs))
     X, y = batch()
     with robustdml_ops.patch_pytorch_metric_learning() as patch:

@@ -151,13 +151,11 @@ def of_procsim(name, place):
         texts = mine.X.detach()[:, None] + 1 if name == "procsim_guided" else None
         expected = one.step(mine.X, mine.labels, texts)
         found = many.step(own.X, own.labels, None if texts is None else texts[place.own])
-        close(found.loss, expected.loss)
         close(found.threshold, expected.threshold)
         close(found.confidence, expected.confidence[place.own])
         one.zero_grad()
         many.zero_grad()
-        expected.loss.backward()
-        found.loss.backward()
+        backward_alike(place, many, found.loss, expected.loss)
         assert_same(place, one, many, mine, own)
 
 

@@ -263,10 +263,7 @@ def super_contrastive(place):
         with torch.no_grad():  # near rows, and equal ones, with different processes
             mine.X[4], mine.X[-1] = mine.X[0] + 1e-9, mine.X[0]
             own.X.copy_(mine.X[place.own])
-        expected, found = mine.loss(one), own.loss(many)
-        close(found, expected)
-        expected.backward()
-        found.backward()
+        backward_alike(place, many, own.loss(many), mine.loss(one))
         assert_same(place, one, many, mine, own)
     for buffer, other in zip(one.buffers(), many.buffers(), strict=True):
         close(other, buffer)

@@ -133,9 +133,8 @@ def test_equal_to_cross_entropy_with_probabilities():
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
     values, places = probabilities.topk(8)
     torch.testing.assert_close(module(X, places, label_weights=values), expected, rtol=1e-12, atol=0)
-    wanted = X, module.W
-    for mine, theirs in zip(*(torch.autograd.grad(loss, wanted) for loss in (found, expected)), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+    gradients = (torch.autograd.grad(loss, (X, module.W)) for loss in (found, expected))
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -159,8 +158,8 @@ def test_sampled_negatives(several):
     else:
         found, expected = module(X, labels), (lse - target).mean()
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=0)
-    for mine, theirs in zip(*(torch.autograd.grad(loss, (X, module.W)) for loss in (found, expected)), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-12)
+    gradients = (torch.autograd.grad(loss, (X, module.W)) for loss in (found, expected))
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.2])

@@ -93,7 +93,6 @@ def test_frozen_proxies_are_meant():
 )
 def test_a_loss_that_stays_names_its_cause(kind, rate, cause):
     """Labels by chance are nothing to learn from; the rate moves rows of float32, but too little."""
-    torch.manual_seed(0)
     loss_function = kind(C, D)
     last = first_steps.STEPS + first_steps.SIGHTINGS * C // 24
     told = steps(loss_function, torch.optim.SGD(loss_function.parameters(), rate), last + 1, noise=30.0)

@@ -14,9 +14,9 @@ def test_upstream_scale_and_a_second_backward(name):
     (3 * loss).backward(retain_graph=True)
     (3 * loss).backward()
     expected = torch.autograd.grad(3 * case.reference(), case.inputs)
-    for once, tensor, truth in zip(first, case.inputs, expected, strict=True):
-        torch.testing.assert_close(once, truth, rtol=1e-9, atol=1e-12)
-        torch.testing.assert_close(tensor.grad, 3 * truth, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(first, [*expected], rtol=1e-9, atol=1e-12)
+    thrice = [3 * truth for truth in expected]
+    torch.testing.assert_close([tensor.grad for tensor in case.inputs], thrice, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["proxy-anchor", *BANK_NAMES])

@@ -52,8 +52,7 @@ def test_margins_of_samples():
     torch.testing.assert_close(found, dense)
     upstream = torch.linspace(1, 2, B, dtype=torch.float64)
     wanted = (X, loss_function.W, margins)
-    for mine, theirs in zip(*(torch.autograd.grad(loss, wanted, upstream) for loss in (found, dense)), strict=True):
-        torch.testing.assert_close(mine, theirs)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, wanted, upstream) for loss in (found, dense)))
     assert torch.isfinite(loss_function.train()(X, labels, margins=margins)).all()
 
 

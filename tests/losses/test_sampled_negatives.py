@@ -22,7 +22,8 @@ BUILDS = {
         C, D, alpha=6, per_class=True, negative_margin="proxy", **options
     ),
     "proxy-nca-2017": lambda **options: losses.ProxyNCALoss(C, D, 3, include_positive=False, **options),
-    **{name: partial(made, C) for name, (made, *_) in LOSSES.items() if name != "adaface"},  # it evaluates, with all classes
+    # AdaFace is made there for evaluation, which takes all classes.
+    **{name: partial(made, C) for name, (made, *_) in LOSSES.items() if name != "adaface"},
 }
 SOFTMAX = [name for name in BUILDS if name not in ("proxy-anchor", "adaptive")]
 every = pytest.mark.parametrize("name", BUILDS)

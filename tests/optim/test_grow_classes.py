@@ -112,7 +112,6 @@ def test_a_grown_loss_trains_as_a_larger_one_put_together_by_hand(kind):
 
 @pytest.mark.parametrize("similarity", ["average", "vmf"])
 def test_a_filter_judges_the_classes_that_stayed_as_before(similarity):
-    torch.manual_seed(0)
     filter_ = PRISM(OLD, D, similarity, 0.3, memory_size=60, vmf_start=5 if similarity == "vmf" else None)
     centers = torch.randn(OLD, D)
     labels = torch.arange(OLD).repeat(20)

@@ -80,16 +80,13 @@ def gradients_of_hinges(X, V=None):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_candidates_by_columns_of_any_type(dtype):
-    torch.manual_seed(0)
     X, V = torch.randn(9, 16), torch.randn(9, 16).to(dtype)
-    for mine, expected in zip(gradients_of_hinges(X, V.t().contiguous().t()), gradients_of_hinges(X, V), strict=True):
-        torch.testing.assert_close(mine, expected)
+    torch.testing.assert_close(gradients_of_hinges(X, V.t().contiguous().t()), gradients_of_hinges(X, V))
 
 
 @pytest.mark.usefixtures("small_chunks")
 def test_a_row_of_zeros_beside_a_row_of_extreme_length():
     """The batch goes over chunks, of which one has its rows at length 1, and the other as they are."""
-    torch.manual_seed(0)
     X = torch.randn(8, 5)
     X[3] *= 1e-27
     X[7] = 0

@@ -172,8 +172,7 @@ def test_zero_rows_and_rows_of_nan(name):
     assert max(errors(ours, exact)) < 0.04
     P[7, 2] = torch.nan
     ours, eager = (OPS[name](X, P, labels, backend, F32, BF16) for backend in ("triton", "eager"))
-    for mine, theirs in zip(ours[:4], eager[:4], strict=True):
-        assert torch.equal(mine.isnan(), theirs.isnan())
+    assert all(torch.equal(mine.isnan(), theirs.isnan()) for mine, theirs in zip(ours[:4], eager[:4], strict=True))
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -186,8 +185,7 @@ def test_layouts_rows_and_updates(name):
     for other in (apart, columns):
         ours = OPS[name](X, other, labels, "triton", F32, BF16)
         assert ours[3].stride() == (columns if other is columns else P).stride()
-        for mine, same in zip(ours, expected, strict=True):
-            torch.testing.assert_close(mine, same, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
     update = TakenRows(torch.arange(C, device=DEVICE).flip(0)[: C // 3 * 3])
     ours = OPS[name](X, P, labels, "triton", F32, BF16, update)
     other = TakenRows()
