@@ -108,18 +108,15 @@ def backend(request):
 def no_waiting():
     """A context in which an operation that waits for the GPU raises."""
 
-    def set_mode(mode):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the first call warns of a prototype
-            torch.cuda.set_sync_debug_mode(mode)
-
     @contextlib.contextmanager
     def forbidden():
-        set_mode("error")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the first call warns of a prototype
+            torch.cuda.set_sync_debug_mode("error")
         try:
             yield
         finally:
-            set_mode("default")
+            torch.cuda.set_sync_debug_mode("default")
 
     return forbidden
 

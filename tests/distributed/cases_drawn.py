@@ -19,7 +19,7 @@ from robustdml_ops.losses import (
     SubCenterArcFaceLoss,
 )
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
-from tests.distributed.worlds import backward_alike, case, close, register, sharded
+from tests.distributed.worlds import backward_alike, batches_of, case, close, register, sharded
 
 # Of three processes or four the last have other numbers of classes than the first.
 C, D, H = 37, 6, 3
@@ -48,10 +48,8 @@ def make(name, **options):
 
 def batches(place, count=3):
     """Embeddings and labels of all processes; the last batch's labels are all of the first classes."""
-    generator = torch.Generator().manual_seed(3)
-    for step in range(count):
-        X = torch.randn(place.batch_size, D, generator=generator, dtype=torch.float64)
-        yield X, torch.randint(5 if step == count - 1 else C, (place.batch_size,), generator=generator)
+    yield from batches_of(place, count - 1, D, C, seed=3)
+    yield from batches_of(place, 1, D, 5, seed=4)
 
 
 def step(place, one, many, X, labels):
@@ -149,10 +147,14 @@ def trained(place, name="subcenter_arcface"):
     """A sharded loss and its optimiser after a step, each the same on any number of processes."""
     loss = shard_classes(make(name), place.mesh)
     optimizer = ProxyAdagrad(loss, lr=0.05) if name == "soft_triple" else ProxyAdamW(loss, lr=0.05)
+    train(place, loss, optimizer)
+    return loss, optimizer
+
+
+def train(place, loss, optimizer):
     X, labels = next(batches(place))
     loss(X[place.own], labels[place.own]).backward()
     optimizer.step()
-    return loss, optimizer
 
 
 @case(2, 3)
@@ -175,10 +177,8 @@ def the_state_of_an_optimiser_is_saved_and_loaded(place):
             assert torch.equal(other.state[again._class_parameter()][key].to_local(), moment.to_local())
             (of_parameter,) = full["state"].values()
             assert torch.equal(of_parameter[key], moment.full_tensor())
-        for one, two in ((loss, optimizer), (again, other)):
-            X, labels = next(batches(place))
-            one(X[place.own], labels[place.own]).backward()
-            two.step()
+        train(place, loss, optimizer)
+        train(place, again, other)
         assert torch.equal(loss._class_parameter().to_local(), again._class_parameter().to_local())
 
 
@@ -255,7 +255,5 @@ def a_gradient_of_nan_writes_nothing(place):
             loss(X[place.own], labels[place.own])
         assert torch.equal(matrix.to_local(), before)
         assert torch.equal(optimizer.state[matrix]["exp_avg"].to_local(), state)
-        X[0] = 1
-        loss(X[place.own], labels[place.own]).backward()
-        optimizer.step()
+        train(place, loss, optimizer)
         assert not torch.equal(matrix.to_local(), before)

@@ -8,17 +8,10 @@ import torch
 from robustdml_ops.distributed import ShardError
 from robustdml_ops.optim import grow_classes
 from robustdml_ops.robust import PRISM
-from tests.distributed.worlds import case, register, sharded
+from tests.distributed.worlds import batches_of, case, register, sharded
 from tests.optim.test_grow_classes import LOSSES, OLD, OPTIMIZERS, ORIGIN, D
 
 close = partial(torch.testing.assert_close, rtol=0, atol=1e-12)
-
-
-def batches(place, classes, seed):
-    generator = torch.Generator().manual_seed(seed)
-    for _ in range(2):
-        X = torch.randn(place.batch_size, D, generator=generator, dtype=torch.float64)
-        yield X, torch.randint(classes, (len(X),), generator=generator)
 
 
 def grown(name, kind, place):
@@ -33,7 +26,7 @@ def grown(name, kind, place):
         init = torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         for loss, optimizer in ((one, of_one), (many, of_many)):
             grow_classes(loss, optimizer, classes, init=init)
-        for X, labels in batches(place, number, seed):
+        for X, labels in batches_of(place, 2, D, number, seed):
             found, expected = many(X[place.own], labels[place.own]), one(X, labels)
             for optimizer, value in ((of_one, expected), (of_many, found)):
                 optimizer.zero_grad()
@@ -58,7 +51,7 @@ def a_filter(place):
     for seed, classes in enumerate((OLD, ORIGIN, OLD + 3)):
         for filter_ in (one, many):
             grow_classes(filter_, None, classes)
-        for X, labels in batches(place, one.num_classes, seed):
+        for X, labels in batches_of(place, 2, D, one.num_classes, seed):
             found, expected = many(X[place.own], labels[place.own]), one(X, labels)
             close(found.log_p_clean, expected.log_p_clean[place.own], equal_nan=True)
 

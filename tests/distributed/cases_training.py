@@ -32,7 +32,7 @@ from robustdml_ops.losses import (
 )
 from robustdml_ops.robust import MemoryBank
 from tests.distributed.cases_losses import LOSSES, make
-from tests.distributed.worlds import CLASSES, case, register
+from tests.distributed.worlds import CLASSES, batches_of, case, register
 
 C, F, D = CLASSES, 8, 6
 OPTIMIZERS = {
@@ -49,11 +49,7 @@ def network():
 
 def batches(place):
     """Three batches of all processes."""
-    generator = torch.Generator().manual_seed(5)
-    for _ in range(3):
-        B = place.batch_size
-        inputs = torch.randn(B, F, generator=generator, dtype=torch.float64)
-        yield inputs, torch.randint(CLASSES, (B,), generator=generator)
+    return batches_of(place, 3, F, CLASSES, seed=5)
 
 
 def steps(place, backbone, loss, part, kind):

@@ -12,7 +12,7 @@ import pickle
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -88,6 +88,14 @@ def sharded(place: Place, loss: nn.Module) -> Any:
 
 def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
+def batches_of(place: Place, count: int, D: int, classes: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Embeddings and labels of all processes."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        X = torch.randn(place.batch_size, D, generator=generator, dtype=torch.float64)
+        yield X, torch.randint(classes, (len(X),), generator=generator)
 
 
 def backward_alike(place: Place, many: Any, found: Tensor, expected: Tensor) -> None:

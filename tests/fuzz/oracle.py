@@ -133,7 +133,7 @@ class Trial:
 
     def judge(self) -> None:
         """Raise AssertionError where values or gradients are not the reference's."""
-        exact, factors = self.balanced()
+        exact, factors = balanced(self.tensors, self.rows, self.compute)
         generator = torch.Generator().manual_seed(1)
         base, gradients, upstream = _differentiated(self.reference, exact, self.wanted, generator=generator)
         spreads = _spreads(self, exact, upstream, (*base, *gradients))
@@ -160,20 +160,20 @@ class Trial:
             allowed = _allowed(self, name, theirs, spread, bound.abs(), factors[name])
             close(f"gradient of {name}", mine, theirs * factors[name], allowed)
 
-    def balanced(self) -> tuple[Tensors, Tensors]:
-        """Inputs in float64, rows brought near length 1 by powers of two, and what gradients are multiplied by."""
-        exact, factors = {}, {}
-        for name, tensor in self.tensors.items():
-            exact[name], factors[name] = tensor.detach().double(), torch.ones((), dtype=torch.float64)
-            if name in self.rows and tensor.numel():
-                largest = exact[name].abs().amax(-1, keepdim=True)
-                factor = torch.exp2(-torch.frexp(largest).exponent.double()).masked_fill(largest == 0, 1)
-                scaled = exact[name] * factor
-                length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True) / factor
-                # Shorter than the smallest normal number of the type is zero: docs/equations.md.
-                exact[name] = scaled.masked_fill(length < torch.finfo(self.compute).tiny, 0)
-                factors[name] = factor
-        return exact, factors
+def balanced(tensors: Tensors, rows: tuple[str, ...], compute: torch.dtype) -> tuple[Tensors, Tensors]:
+    """Inputs in float64, rows brought near length 1 by powers of two, and what gradients are multiplied by."""
+    exact, factors = {}, {}
+    for name, tensor in tensors.items():
+        exact[name], factors[name] = tensor.detach().double(), torch.ones((), dtype=torch.float64)
+        if name in rows and tensor.numel():
+            largest = exact[name].abs().amax(-1, keepdim=True)
+            factor = torch.exp2(-torch.frexp(largest).exponent.double()).masked_fill(largest == 0, 1)
+            scaled = exact[name] * factor
+            length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True) / factor
+            # Shorter than the smallest normal number of the type is zero: docs/equations.md.
+            exact[name] = scaled.masked_fill(length < torch.finfo(compute).tiny, 0)
+            factors[name] = factor
+    return exact, factors
 
 
 @dataclass

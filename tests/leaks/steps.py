@@ -35,11 +35,6 @@ def trained(module: nn.Module, inputs: Callable[[], dict[str, torch.Tensor]], le
     return step
 
 
-def of_loss(name: str) -> Step:
-    call = LOSSES[name]
-    return trained(call.make(), call.inputs, call.differentiable[0])
-
-
 def large(make: Callable[..., nn.Module]) -> Step:
     return trained(make(LARGE, 64), lambda: {"embeddings": torch.randn(4, 64), "labels": torch.randint(LARGE, (4,))})
 
@@ -115,7 +110,10 @@ def confidence_head() -> Step:
 
 
 STEPS: dict[str, Callable[[], Step]] = {
-    **{name: lambda name=name: of_loss(name) for name in LOSSES},
+    **{
+        name: lambda call=call: trained(call.make(), call.inputs, call.differentiable[0])
+        for name, call in LOSSES.items()
+    },
     "ProxyAnchorLoss, 1 MB": lambda: large(losses.ProxyAnchorLoss),
     "NormalizedSoftmaxLoss, 1 MB": lambda: large(losses.NormalizedSoftmaxLoss),
     "PRISM": prism,

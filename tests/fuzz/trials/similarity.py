@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from python_ref import anchor
 from robustdml_ops import ops
 from tests.fuzz.draws import backends, flags, floats
-from tests.fuzz.oracle import EPSILON, Check, Tensors, Trial, close
+from tests.fuzz.oracle import EPSILON, Check, Tensors, Trial, balanced, close
 from tests.fuzz.trials.batches import Draw, chance, digits, proxied, wanted_of
 
 
@@ -42,11 +42,8 @@ def nearest(draw: Draw) -> Check:
 
     def judge() -> None:
         values, indices = ops.nearest(batch.X, batch.P, k, exclude_self=exclude, backend=backend)
-        probe = Trial(
-            lambda t: torch.zeros(()), lambda t: torch.zeros(()), {"queries": batch.X, "gallery": batch.P},
-            ("queries", "gallery"), (), batch.compute, 0,
-        )  # fmt: skip
-        exact = probe.balanced()[0]
+        rows = {"queries": batch.X, "gallery": batch.P}
+        exact, _ = balanced(rows, tuple(rows), batch.compute)
         S = anchor.cosine_similarity(exact["queries"], exact["gallery"])
         if exclude:
             S[torch.arange(batch.B), torch.arange(batch.B)] = -torch.inf
