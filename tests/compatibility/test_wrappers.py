@@ -1,15 +1,11 @@
 """What pytorch-metric-learning wraps around a loss takes ours: memory, self-supervision, several losses, processes."""
 
-import copy
-import os
-
 import pytest
 import torch
-import torch.multiprocessing as mp
 from peers import NAMES, PAIR_NAMES, D, assert_same, batch, both, values
 from pytorch_metric_learning import miners
 from pytorch_metric_learning.losses import CrossBatchMemory, MultipleLosses, SelfSupervisedLoss
-from pytorch_metric_learning.utils.distributed import DistributedLossWrapper, DistributedMinerWrapper
+from pytorch_metric_learning.utils.distributed import DistributedLossWrapper
 
 import robustdml_ops.losses as ours
 
@@ -76,56 +72,10 @@ def test_multiple_losses():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_distributed_wrapper_alone(name):
+    """On two processes: tests/distributed/cases_wrappers.py."""
     pair = [DistributedLossWrapper(loss) for loss in both(name)]
     with pytest.warns(UserWarning, match="non-distributed setting"):
         assert_same(pair, *batch())
-
-
-def in_process(rank, size, port, results):
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    torch.distributed.init_process_group("gloo", rank=rank, world_size=size)
-    try:
-        X, y = batch(0, 24)
-        rows = slice(rank * 12, (rank + 1) * 12)
-        found = {}
-        for name in NAMES:
-            for efficient in (False, True) if name in PAIR_NAMES else (False,):
-                for mined in (False, True):
-                    mine = X[rows].detach().requires_grad_()
-                    loss = DistributedLossWrapper(both(name)[0], efficient=efficient)
-                    pairs = None
-                    if mined:
-                        miner = DistributedMinerWrapper(miners.MultiSimilarityMiner(), efficient=efficient)
-                        pairs = miner(mine, y[rows])
-                    value = loss(mine, y[rows], pairs)
-                    value.backward()
-                    found[name, efficient, mined] = (value.detach(), mine.grad)
-        results[rank] = found
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-@pytest.mark.nightly
-def test_two_processes():
-    """DistributedLossWrapper gathers: each rank has the loss of the whole batch, times the number of ranks."""
-    X, y = batch(0, 24)
-    with mp.Manager() as manager:
-        results = manager.dict()
-        port = 20000 + os.getpid() % 20000
-        mp.spawn(in_process, args=(2, port, results), nprocs=2)
-        found = [copy.deepcopy(results[rank]) for rank in (0, 1)]
-    for name in NAMES:
-        for mined in (False, True):
-            pairs = miners.MultiSimilarityMiner()(X, y) if mined else None
-            loss, dX, *_ = values(both(name)[1], X, y, pairs)
-            for rank, result in enumerate(found):
-                value, gradient = result[name, False, mined]
-                torch.testing.assert_close(value, 2 * loss)
-                # Each rank differentiates by its own rows alone; DDP averages over both.
-                torch.testing.assert_close(gradient, 2 * dX[rank * 12 : (rank + 1) * 12])
-    for name in PAIR_NAMES:
-        for mined in (False, True):
-            assert all(torch.isfinite(result[name, True, mined][0]) for result in found)
 
 
 def test_other_losses_are_called_as_theirs():

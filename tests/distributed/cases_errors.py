@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate
 
 from robustdml_ops.distributed import ShardError, shard_classes
 from robustdml_ops.losses import (
@@ -148,6 +149,9 @@ def what_cannot_be_sharded(place):
             shard_classes(module, place.mesh)
     with pytest.raises(ValueError, match="dml of ProcSimLoss"):
         shard_classes(ProcSimLoss(9, 4, dml=lambda embeddings, labels: embeddings.sum(1)), place.mesh)
+    whole = DTensor.from_local(torch.randn(3, 4), place.mesh, [Replicate()])
+    with pytest.raises(TypeError, match=r"embeddings is a DTensor.*full_tensor\(\)"):
+        ProxyAnchorLoss(9, 4)(whole, LABELS)
     view = shard_classes(MultiSimilarityLoss(), place.mesh)
     with pytest.raises(ValueError, match="ref_emb has 2 rows, and without ref_labels they are another view of the 3"):
         view(torch.randn(3, 4), LABELS, None, torch.randn(2, 4), LABELS)

@@ -160,6 +160,7 @@ class Trial:
             allowed = _allowed(self, name, theirs, spread, bound.abs(), factors[name])
             close(f"gradient of {name}", mine, theirs * factors[name], allowed)
 
+
 def balanced(tensors: Tensors, rows: tuple[str, ...], compute: torch.dtype) -> tuple[Tensors, Tensors]:
     """Inputs in float64, rows brought near length 1 by powers of two, and what gradients are multiplied by."""
     exact, factors = {}, {}

@@ -214,16 +214,3 @@ def test_a_list_without_pairs_of_no_candidates(kind, n):
     loss = kind()(embeddings, None, (none, none, none, none), torch.zeros(0, 3) if n else None, none if n else None)
     assert loss.item() == 0
     assert torch.autograd.grad(loss, embeddings)[0].shape == (n, 3)
-
-
-def test_dtensor_is_refused_with_the_way_out(tmp_path):
-    import torch.distributed as dist
-    from torch.distributed.tensor import DeviceMesh, DTensor, Replicate
-
-    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
-    try:
-        local = DTensor.from_local(X, DeviceMesh("cpu", [0]), [Replicate()])
-        with pytest.raises(TypeError, match=r"embeddings is a DTensor.*full_tensor\(\)"):
-            losses.ProxyAnchorLoss(6, 3)(local, Y)
-    finally:
-        dist.destroy_process_group()
