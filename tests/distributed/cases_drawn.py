@@ -8,31 +8,23 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
 
+from robustdml_ops import losses
 from robustdml_ops.distributed import ShardError, shard_classes
-from robustdml_ops.losses import (
-    AdaptiveProxyAnchorLoss,
-    CosFaceLoss,
-    NormalizedSoftmaxLoss,
-    ProxyAnchorLoss,
-    ProxyNCALoss,
-    SoftTripleLoss,
-    SubCenterArcFaceLoss,
-)
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
 from tests.distributed.worlds import backward_alike, batches_of, case, close, register, sharded
 
 # Of three processes or four the last have other numbers of classes than the first.
 C, D, H = 37, 6, 3
 LOSSES = {
-    "proxy_anchor": partial(ProxyAnchorLoss, C, D),
+    "proxy_anchor": partial(losses.ProxyAnchorLoss, C, D),
     "adaptive_per_proxy": partial(
-        AdaptiveProxyAnchorLoss, C, D, per_class=True, negative_margin="proxy", drop_similar_negatives="own"
+        losses.AdaptiveProxyAnchorLoss, C, D, per_class=True, negative_margin="proxy", drop_similar_negatives="own"
     ),
-    "proxy_nca_2017": partial(ProxyNCALoss, C, D, include_positive=False, negative_correction=False),
-    "normalized_softmax": partial(NormalizedSoftmaxLoss, C, D),
-    "cosface": partial(CosFaceLoss, C, D),
-    "soft_triple": partial(SoftTripleLoss, C, D, H),
-    "subcenter_arcface": partial(SubCenterArcFaceLoss, C, D, sub_centers=H),
+    "proxy_nca_2017": partial(losses.ProxyNCALoss, C, D, include_positive=False, negative_correction=False),
+    "normalized_softmax": partial(losses.NormalizedSoftmaxLoss, C, D),
+    "cosface": partial(losses.CosFaceLoss, C, D),
+    "soft_triple": partial(losses.SoftTripleLoss, C, D, H),
+    "subcenter_arcface": partial(losses.SubCenterArcFaceLoss, C, D, sub_centers=H),
 }
 RULES = {
     "adamw": partial(ProxyAdamW, lr=0.05, weight_decay=0.1),
@@ -236,7 +228,7 @@ def what_does_not_go_together(place):
         ({"negative_share": 0.2, "negative_seed": place.rank}, r"negatives\.state is \[0, 0\] on rank 0 and \[1, 0\]"),
     ):
         with pytest.raises(ShardError, match=message):
-            shard_classes(ProxyAnchorLoss(C, D, **options), place.mesh)
+            shard_classes(losses.ProxyAnchorLoss(C, D, **options), place.mesh)
     centers = shard_classes(make("subcenter_arcface"), place.mesh)
     with pytest.raises(ValueError, match="get_outliers looks for the centres of all classes"):
         centers.get_outliers(torch.randn(3, D), torch.arange(3))

@@ -14,14 +14,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate
 
+from robustdml_ops import losses
 from robustdml_ops.distributed import ShardError, shard_classes
-from robustdml_ops.losses import (
-    MultiSimilarityLoss,
-    NormalizedSoftmaxLoss,
-    ProcSimLoss,
-    ProxyAnchorLoss,
-    SmoothProxyAnchorLoss,
-)
 from robustdml_ops.optim import ProxyAdamW, ProxySGD
 from tests.distributed.worlds import case
 
@@ -29,7 +23,7 @@ LABELS = torch.tensor([0, 3, 8])
 
 
 def a_loss(place, **options):
-    return shard_classes(ProxyAnchorLoss(9, 4, **options), place.mesh)
+    return shard_classes(losses.ProxyAnchorLoss(9, 4, **options), place.mesh)
 
 
 def goes_on_for_two_steps(loss, X, value):
@@ -87,10 +81,10 @@ def processes_that_differ(place):
     loss.alpha = 32
     goes_on(loss, place)
     for made, message in (
-        (ProxyAnchorLoss(10 if last else 9, 4), "num_classes is 9 on rank 0 and 10 on rank 2"),
-        (ProxyAnchorLoss(9, 4, margin=0.2 if last else 0.1), "margin is 0.1 on rank 0 and 0.2 on rank 2"),
+        (losses.ProxyAnchorLoss(10 if last else 9, 4), "num_classes is 9 on rank 0 and 10 on rank 2"),
+        (losses.ProxyAnchorLoss(9, 4, margin=0.2 if last else 0.1), "margin is 0.1 on rank 0 and 0.2 on rank 2"),
         (
-            ProxyAnchorLoss(9, 4) if last else NormalizedSoftmaxLoss(9, 4),
+            losses.ProxyAnchorLoss(9, 4) if last else losses.NormalizedSoftmaxLoss(9, 4),
             "NormalizedSoftmaxLoss.backend is None on rank 0 and not there on rank 2",
         ),
     ):
@@ -139,25 +133,25 @@ def optimisers_that_differ(place):
 @case(2)
 def what_cannot_be_sharded(place):
     with pytest.raises(ValueError, match=r"device_mesh has 2 dimensions \('a', 'b'\)"):
-        shard_classes(ProxyAnchorLoss(9, 4), init_device_mesh("cpu", (2, 1), mesh_dim_names=("a", "b")))
+        shard_classes(losses.ProxyAnchorLoss(9, 4), init_device_mesh("cpu", (2, 1), mesh_dim_names=("a", "b")))
     with pytest.raises(ValueError, match="num_classes=1 is less than the 2 processes"):
-        shard_classes(ProxyAnchorLoss(1, 4), place.mesh)
+        shard_classes(losses.ProxyAnchorLoss(1, 4), place.mesh)
     with pytest.raises(ValueError, match="ProxyAnchorLoss is sharded already"):
         shard_classes(a_loss(place), place.mesh)
-    for module in (nn.Linear(2, 3), nn.ModuleDict({"loss": ProxyAnchorLoss(9, 4)})):
+    for module in (nn.Linear(2, 3), nn.ModuleDict({"loss": losses.ProxyAnchorLoss(9, 4)})):
         with pytest.raises(TypeError, match=f"{type(module).__name__} has no classes to divide"):
             shard_classes(module, place.mesh)
     with pytest.raises(ValueError, match="dml of ProcSimLoss"):
-        shard_classes(ProcSimLoss(9, 4, dml=lambda embeddings, labels: embeddings.sum(1)), place.mesh)
+        shard_classes(losses.ProcSimLoss(9, 4, dml=lambda embeddings, labels: embeddings.sum(1)), place.mesh)
     whole = DTensor.from_local(torch.randn(3, 4), place.mesh, [Replicate()])
     with pytest.raises(TypeError, match=r"embeddings is a DTensor.*full_tensor\(\)"):
-        ProxyAnchorLoss(9, 4)(whole, LABELS)
-    view = shard_classes(MultiSimilarityLoss(), place.mesh)
+        losses.ProxyAnchorLoss(9, 4)(whole, LABELS)
+    view = shard_classes(losses.MultiSimilarityLoss(), place.mesh)
     with pytest.raises(ValueError, match="ref_emb has 2 rows, and without ref_labels they are another view of the 3"):
         view(torch.randn(3, 4), LABELS, None, torch.randn(2, 4), LABELS)
     with pytest.raises(ValueError, match="backbone_gradients='mean': expected one of averaged, summed"):
-        shard_classes(ProxyAnchorLoss(9, 4), place.mesh, backbone_gradients="mean")
-    smooth = shard_classes(SmoothProxyAnchorLoss(9, 4), place.mesh)
+        shard_classes(losses.ProxyAnchorLoss(9, 4), place.mesh, backbone_gradients="mean")
+    smooth = shard_classes(losses.SmoothProxyAnchorLoss(9, 4), place.mesh)
     with pytest.raises(ValueError, match="give the factors"):
         smooth(torch.randn(3, 4), torch.rand(3, 9))
     with pytest.raises(ValueError, match="there are 9"):
@@ -185,7 +179,7 @@ def regularisers_and_reducers_of_the_peer(place):
         ({"weight_regularizer": LpRegularizer()}, "weight_regularizer=LpRegularizer"),
     ):
         with pytest.raises(ValueError, match=message):
-            shard_classes(ProxyAnchorLoss(9, 4, **options), place.mesh)
+            shard_classes(losses.ProxyAnchorLoss(9, 4, **options), place.mesh)
 
 
 @case(3)
@@ -220,7 +214,7 @@ def one_process_leaves_out_a_backward(place):
 @case(2)
 def one_process_comes_late(place):
     """A timeout ends the wait, and says what each process does."""
-    loss = shard_classes(ProxyAnchorLoss(9, 4), place.mesh, timeout=timedelta(seconds=1))
+    loss = shard_classes(losses.ProxyAnchorLoss(9, 4), place.mesh, timeout=timedelta(seconds=1))
     if place.rank == 1:
         time.sleep(3)
     with pytest.raises(
@@ -236,13 +230,13 @@ def one_process_does_not_shard(place):
     if place.rank == 1:
         return
     with pytest.raises(ShardError, match=r"ranks \[1\] of \[0, 1\] have not called shard_classes within 0:00:01"):
-        shard_classes(ProxyAnchorLoss(9, 4), place.mesh, timeout=timedelta(seconds=1))
+        shard_classes(losses.ProxyAnchorLoss(9, 4), place.mesh, timeout=timedelta(seconds=1))
 
 
 @case(3, 4)
 def a_process_dies(place):
     """All others end and name it alone, also where a living process stands between."""
-    loss = shard_classes(ProxyAnchorLoss(9, 4), place.mesh, timeout=timedelta(seconds=5))
+    loss = shard_classes(losses.ProxyAnchorLoss(9, 4), place.mesh, timeout=timedelta(seconds=5))
     X = torch.randn(3, 4, requires_grad=True)
     value = loss(X, LABELS)
     if place.rank == 2:

@@ -5,48 +5,34 @@ from functools import partial
 import torch
 from torch import nn
 
+from robustdml_ops import losses
 from robustdml_ops.distributed import shard_classes
-from robustdml_ops.losses import (
-    AdaFaceLoss,
-    AdaptiveProxyAnchorLoss,
-    ArcFaceLoss,
-    ContrastiveLoss,
-    CosFaceLoss,
-    LanguageGuidanceLoss,
-    NormalizedSoftmaxLoss,
-    ProcSimLoss,
-    ProxyAnchorLoss,
-    ProxyNCALoss,
-    SmoothProxyAnchorLoss,
-    SoftTripleLoss,
-    SubCenterArcFaceLoss,
-)
 from robustdml_ops.ops import ABSENT
 from tests.distributed.worlds import CLASSES, NIGHTLY, Place, backward_alike, case, close, register, sharded
 
 C, D, K = CLASSES, 6, 5
 LOSSES = {
-    "proxy_anchor": partial(ProxyAnchorLoss, C, D),
-    "smooth": partial(SmoothProxyAnchorLoss, C, D, beta=7.0, drop_similar_negatives=0.2),
-    "adaptive": partial(AdaptiveProxyAnchorLoss, C, D),
-    "adaptive_per_class": partial(AdaptiveProxyAnchorLoss, C, D, per_class=True),
+    "proxy_anchor": partial(losses.ProxyAnchorLoss, C, D),
+    "smooth": partial(losses.SmoothProxyAnchorLoss, C, D, beta=7.0, drop_similar_negatives=0.2),
+    "adaptive": partial(losses.AdaptiveProxyAnchorLoss, C, D),
+    "adaptive_per_class": partial(losses.AdaptiveProxyAnchorLoss, C, D, per_class=True),
     "adaptive_per_proxy": partial(
-        AdaptiveProxyAnchorLoss, C, D, per_class=True, negative_margin="proxy", drop_similar_negatives=0.2
+        losses.AdaptiveProxyAnchorLoss, C, D, per_class=True, negative_margin="proxy", drop_similar_negatives=0.2
     ),
-    "proxy_nca": partial(ProxyNCALoss, C, D, 3.0),
-    "proxy_nca_2017": partial(ProxyNCALoss, C, D, include_positive=False),
-    "normalized_softmax": partial(NormalizedSoftmaxLoss, C, D),
-    "cosface": partial(CosFaceLoss, C, D),
-    "cosface_margins": partial(CosFaceLoss, C, D, torch.linspace(0, 0.4, C)),
-    "arcface": partial(ArcFaceLoss, C, D),
-    "arcface_margins": lambda **options: ArcFaceLoss(C, D, nn.Parameter(torch.linspace(0, 40, C)), **options),
-    "adaface": partial(AdaFaceLoss, C, D),
-    "subcenter_arcface": partial(SubCenterArcFaceLoss, C, D, sub_centers=2),
-    "soft_triple": partial(SoftTripleLoss, C, D, 3, regularizer_weight=0.2),
-    "several_proxy_anchor": partial(ProxyAnchorLoss, C, D, alpha=8, drop_similar_negatives="own"),
-    "several_arcface": partial(ArcFaceLoss, C, D, drop_similar_negatives="own"),
-    "several_margins": lambda **options: CosFaceLoss(C, D, nn.Parameter(torch.linspace(0, 0.4, C)), **options),
-    "several_sampled": partial(NormalizedSoftmaxLoss, C, D, drop_similar_negatives=0.3, negative_share=0.3),
+    "proxy_nca": partial(losses.ProxyNCALoss, C, D, 3.0),
+    "proxy_nca_2017": partial(losses.ProxyNCALoss, C, D, include_positive=False),
+    "normalized_softmax": partial(losses.NormalizedSoftmaxLoss, C, D),
+    "cosface": partial(losses.CosFaceLoss, C, D),
+    "cosface_margins": partial(losses.CosFaceLoss, C, D, torch.linspace(0, 0.4, C)),
+    "arcface": partial(losses.ArcFaceLoss, C, D),
+    "arcface_margins": lambda **options: losses.ArcFaceLoss(C, D, nn.Parameter(torch.linspace(0, 40, C)), **options),
+    "adaface": partial(losses.AdaFaceLoss, C, D),
+    "subcenter_arcface": partial(losses.SubCenterArcFaceLoss, C, D, sub_centers=2),
+    "soft_triple": partial(losses.SoftTripleLoss, C, D, 3, regularizer_weight=0.2),
+    "several_proxy_anchor": partial(losses.ProxyAnchorLoss, C, D, alpha=8, drop_similar_negatives="own"),
+    "several_arcface": partial(losses.ArcFaceLoss, C, D, drop_similar_negatives="own"),
+    "several_margins": lambda **options: losses.CosFaceLoss(C, D, nn.Parameter(torch.linspace(0, 0.4, C)), **options),
+    "several_sampled": partial(losses.NormalizedSoftmaxLoss, C, D, drop_similar_negatives=0.3, negative_share=0.3),
 }
 
 
@@ -132,9 +118,9 @@ for _name in LOSSES:
 PROCSIM = {
     "procsim": {},
     "procsim_guided": {
-        "omega": 2.0, "regularizer": LanguageGuidanceLoss(reduction="none"), "confidence_on_regularizer": True
+        "omega": 2.0, "regularizer": losses.LanguageGuidanceLoss(reduction="none"), "confidence_on_regularizer": True
     },
-    "procsim_contrastive": {"dml": ContrastiveLoss(0.2, 1.4, reduction="none"), "drop_above": True},
+    "procsim_contrastive": {"dml": losses.ContrastiveLoss(0.2, 1.4, reduction="none"), "drop_above": True},
     "procsim_mean": {"threshold": "mean", "drop_above": True},
     "procsim_nca": {"dml": "proxy-nca"},
     "procsim_detector": {"detector": "multi-similarity"},
@@ -144,7 +130,7 @@ PROCSIM = {
 def of_procsim(name, place):
     """Threshold and means of the batch of all, in two steps, since a running mean has a state."""
     torch.manual_seed(1)
-    one = ProcSimLoss(C, D, 0.3, **PROCSIM[name]).double()
+    one = losses.ProcSimLoss(C, D, 0.3, **PROCSIM[name]).double()
     many = sharded(place, one)
     for _ in range(2):
         mine, own = Batch(place, slice(None), name, False), Batch(place, place.own, name, False)

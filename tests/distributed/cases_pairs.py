@@ -8,19 +8,8 @@ from functools import partial
 import pytest
 import torch
 
+from robustdml_ops import losses
 from robustdml_ops.distributed import ShardError, shard_classes
-from robustdml_ops.losses import (
-    BSPMLLoss,
-    ContrastiveLoss,
-    InfoNCELoss,
-    LanguageGuidanceLoss,
-    MemoryContrastiveLoss,
-    MultiSimilarityLoss,
-    NTXentLoss,
-    SigmoidLoss,
-    SupConLoss,
-    SuperContrastiveLoss,
-)
 from robustdml_ops.robust import MemoryBank
 from tests.distributed.cases_losses import Batch, C, D, assert_same, check, make
 from tests.distributed.worlds import backward_alike, case, close, register, sharded
@@ -43,12 +32,12 @@ class PairBatch(Batch):
 
 
 PAIRS = {
-    "multi_similarity": partial(MultiSimilarityLoss, epsilon=0.1),
-    "contrastive": partial(ContrastiveLoss, 0.2, 1.4),
-    "memory_contrastive": partial(MemoryContrastiveLoss, variant="authors"),
-    "bspml": BSPMLLoss,
-    "supcon": SupConLoss,
-    "nt_xent": NTXentLoss,
+    "multi_similarity": partial(losses.MultiSimilarityLoss, epsilon=0.1),
+    "contrastive": partial(losses.ContrastiveLoss, 0.2, 1.4),
+    "memory_contrastive": partial(losses.MemoryContrastiveLoss, variant="authors"),
+    "bspml": losses.BSPMLLoss,
+    "supcon": losses.SupConLoss,
+    "nt_xent": losses.NTXentLoss,
 }
 
 
@@ -66,19 +55,19 @@ for _name in PAIRS:
 def of_views(place, alone, seed):
     """A loss, a batch and another view of it: of one process that has all, and of several that have a part each."""
     of_all = torch.randn(place.batch_size, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    losses, parts = (alone, sharded(place, alone)), (slice(None), place.own)
+    modules, parts = (alone, sharded(place, alone)), (slice(None), place.own)
     views = (of_all[part].clone().requires_grad_() for part in parts)
-    return [*zip(losses, (PairBatch(place, part, "", True) for part in parts), views, strict=True)]
+    return [*zip(modules, (PairBatch(place, part, "", True) for part in parts), views, strict=True)]
 
 
 @case()
 def two_towers(place):
     """Each process brings its pairs; the temperature has the gradient of all."""
     for make_loss in (
-        InfoNCELoss,
-        partial(InfoNCELoss, symmetric=False),
-        partial(InfoNCELoss, 0.3, q=0.5),
-        SigmoidLoss,
+        losses.InfoNCELoss,
+        partial(losses.InfoNCELoss, symmetric=False),
+        partial(losses.InfoNCELoss, 0.3, q=0.5),
+        losses.SigmoidLoss,
     ):
         (one, mine, first), (many, own, second) = both = of_views(place, make_loss().double(), 9)
         for loss, batch, view in both:
@@ -92,11 +81,11 @@ def two_towers(place):
 
 
 WITH_BANKS = {
-    "multi_similarity": MultiSimilarityLoss,
-    "contrastive": partial(ContrastiveLoss, 0.2, 1.4),
-    "cosines": partial(ContrastiveLoss, 0.9, 0.1, distance="cosine", ignore_index=2),
-    "paper": MemoryContrastiveLoss,
-    "authors": partial(MemoryContrastiveLoss, variant="authors"),
+    "multi_similarity": losses.MultiSimilarityLoss,
+    "contrastive": partial(losses.ContrastiveLoss, 0.2, 1.4),
+    "cosines": partial(losses.ContrastiveLoss, 0.9, 0.1, distance="cosine", ignore_index=2),
+    "paper": losses.MemoryContrastiveLoss,
+    "authors": partial(losses.MemoryContrastiveLoss, variant="authors"),
 }
 
 
@@ -130,7 +119,7 @@ def banks_whose_slots_are_divided(place):
 def another_view(place):
     """Candidates that every process brings with its samples; the samples themselves are given in their place, too."""
     indices = listed(place, triplets=False)
-    for make_loss, pairs in (*((each, None) for each in WITH_BANKS.values()), (ContrastiveLoss, indices)):
+    for make_loss, pairs in (*((each, None) for each in WITH_BANKS.values()), (losses.ContrastiveLoss, indices)):
         (one, mine, first), (many, own, second) = both = of_views(place, make_loss(), 7)
         for loss, batch, view in both:
             labels = None if pairs else batch.target
@@ -182,9 +171,9 @@ def what_miners_list(place):
     """All pairs on all processes, or those of own samples on each: the loss of one process with all pairs."""
     of_classes = ("proxy_anchor", "adaptive_per_class", "proxy_nca", "soft_triple", "cosface")
     makers = {name: partial(make, name) for name in of_classes} | {
-        "multi_similarity": MultiSimilarityLoss,
-        "mined": partial(MultiSimilarityLoss, epsilon=0.3),
-        "contrastive": partial(ContrastiveLoss, 0.2, 1.4),
+        "multi_similarity": losses.MultiSimilarityLoss,
+        "mined": partial(losses.MultiSimilarityLoss, epsilon=0.3),
+        "contrastive": partial(losses.ContrastiveLoss, 0.2, 1.4),
     }
     for at, (name, make_loss) in enumerate(makers.items()):
         indices = listed(place, triplets=at % 2 == 0 and name not in ("multi_similarity", "mined"))
@@ -204,7 +193,7 @@ def what_miners_list(place):
 def pairs_that_do_not_fit(place):
     """All processes raise, and the next step goes on."""
     X, labels = torch.randn(3, D, requires_grad=True), torch.tensor([0, 0, 1])
-    loss = shard_classes(ContrastiveLoss(), place.mesh)
+    loss = shard_classes(losses.ContrastiveLoss(), place.mesh)
     last, none = place.rank == 1, torch.empty(0, dtype=torch.int64)
     own = (torch.tensor([0]), torch.tensor([1]), none, none)
     for given, kind, message in (
@@ -221,7 +210,7 @@ def pairs_that_do_not_fit(place):
     with pytest.raises(ValueError, match="labels must be numbers of classes"):
         loss(X, torch.tensor([0.5, 0.5, 1.0]))
     every_second = X.detach()[place.rank :: 2], labels[place.rank :: 2].bool()
-    torch.testing.assert_close(loss(*every_second), ContrastiveLoss()(X.detach(), labels.bool()))
+    torch.testing.assert_close(loss(*every_second), losses.ContrastiveLoss()(X.detach(), labels.bool()))
     many, bank = banks_of(place, 17)
     with pytest.raises(ValueError, match="indices_tuple lists pairs with rows of a whole bank"):
         loss(X.double(), labels, own, bank.features, bank.labels)
@@ -244,7 +233,7 @@ def language_guidance(place):
     for shift, direction, reduction, weighted in (
         (None, "forward", "mean", False), (0.4, "backward", "mean", True), (0.4, "forward", "none", True)
     ):  # fmt: skip
-        one = LanguageGuidanceLoss(direction, shift, 0.5, reduction=reduction)
+        one = losses.LanguageGuidanceLoss(direction, shift, 0.5, reduction=reduction)
         many = sharded(place, one)
         mine, own = PairBatch(place, slice(None), "", weighted), PairBatch(place, place.own, "", weighted)
         expected = one(mine.X, texts, mine.target, sample_weights=mine.weights)
@@ -256,7 +245,7 @@ def language_guidance(place):
 @case()
 def super_contrastive(place):
     """Two steps, since the running means have a state."""
-    one = SuperContrastiveLoss(0.1, 1.3, 0.5)
+    one = losses.SuperContrastiveLoss(0.1, 1.3, 0.5)
     many = sharded(place, one)
     for weighted in (False, True):
         mine, own = (PairBatch(place, part, "", weighted) for part in (slice(None), place.own))

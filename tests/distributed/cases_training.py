@@ -17,19 +17,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from robustdml_ops import losses
 from robustdml_ops.distributed import shard_classes
-from robustdml_ops.losses import (
-    ContrastiveLoss,
-    InfoNCELoss,
-    LanguageGuidanceLoss,
-    MemoryContrastiveLoss,
-    MultiSimilarityLoss,
-    NormalizedSoftmaxLoss,
-    ProxyAnchorLoss,
-    SigmoidLoss,
-    SoftTripleLoss,
-    SuperContrastiveLoss,
-)
 from robustdml_ops.robust import MemoryBank
 from tests.distributed.cases_losses import LOSSES, make
 from tests.distributed.worlds import CLASSES, batches_of, case, register
@@ -201,18 +190,23 @@ def bytes_of_a_step(place):
     X, other = torch.randn(2, B, D, dtype=torch.float64, requires_grad=True)
     labels, pairs = torch.arange(B), (torch.arange(B) + B * place.rank,) * 2 + (torch.empty(0, dtype=torch.int64),) * 2
     for classes in (C, 50 * C):
-        assert_sent(place, ProxyAnchorLoss(classes, D), (X, labels), 8 * B, item)
-        assert_sent(place, NormalizedSoftmaxLoss(classes, D), (X, labels), 8 * B, 3 * W * B * item)
-        assert_sent(place, SoftTripleLoss(classes, D, 2), (X, labels), 8 * B, 3 * W * B * item)
-    assert_sent(place, MultiSimilarityLoss(), (X, labels), 8 * B, item)
-    assert_sent(place, SuperContrastiveLoss(), (X, labels), 8 * B, item + 3 * 16)
-    assert_sent(place, ContrastiveLoss(), (X, None, pairs), 48, item + 16 + 32)
-    assert_sent(place, NormalizedSoftmaxLoss(C, D), (X, labels, pairs), 8 * B + 48, W * B * 32 + 32)
+        assert_sent(place, losses.ProxyAnchorLoss(classes, D), (X, labels), 8 * B, item)
+        assert_sent(place, losses.NormalizedSoftmaxLoss(classes, D), (X, labels), 8 * B, 3 * W * B * item)
+        assert_sent(place, losses.SoftTripleLoss(classes, D, 2), (X, labels), 8 * B, 3 * W * B * item)
+    assert_sent(place, losses.MultiSimilarityLoss(), (X, labels), 8 * B, item)
+    assert_sent(place, losses.SuperContrastiveLoss(), (X, labels), 8 * B, item + 3 * 16)
+    assert_sent(place, losses.ContrastiveLoss(), (X, None, pairs), 48, item + 16 + 32)
+    assert_sent(place, losses.NormalizedSoftmaxLoss(C, D), (X, labels, pairs), 8 * B + 48, W * B * 32 + 32)
     # The gradients of temperature and bias; no labels.
-    for loss in (InfoNCELoss(), InfoNCELoss(symmetric=False), InfoNCELoss(q=0.5), SigmoidLoss()):
+    for loss in (
+        losses.InfoNCELoss(),
+        losses.InfoNCELoss(symmetric=False),
+        losses.InfoNCELoss(q=0.5),
+        losses.SigmoidLoss(),
+    ):
         assert_sent(place, loss, (X, other), B * D * item, W * B * D * item + item + 2 * item)
     texts = torch.randn(B, 3, 5, dtype=torch.float64)
-    assert_sent(place, LanguageGuidanceLoss(), (X, texts), B * 15 * item, item)
+    assert_sent(place, losses.LanguageGuidanceLoss(), (X, texts), B * 15 * item, item)
 
 
 @case(2, 4)
@@ -227,9 +221,9 @@ def bytes_of_a_divided_bank(place):
         kept = B
         assert sent.bytes == {"gather": 48 + B * D * item + B * 8 + kept, "reduce": W * B * (D * item + 8)}
         for loss, gathered, reduced in (
-            (MemoryContrastiveLoss(), 0, 2 * item),
-            (ContrastiveLoss(), 0, item + 2 * 8),
-            (MultiSimilarityLoss(), B * item, item + 4 * W * B * item),
+            (losses.MemoryContrastiveLoss(), 0, 2 * item),
+            (losses.ContrastiveLoss(), 0, item + 2 * 8),
+            (losses.MultiSimilarityLoss(), B * item, item + 4 * W * B * item),
         ):
             given = X, labels, None, bank.features, bank.labels
             assert_sent(place, loss, given, 8 * B + gathered, reduced)

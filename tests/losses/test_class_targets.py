@@ -8,16 +8,7 @@ import torch
 from torch import nn
 
 from python_ref import angular_margin, class_log_sum_exp, own_class_limits, pooled_similarity, soft_cross_entropy
-from robustdml_ops.losses import (
-    AdaFaceLoss,
-    ArcFaceLoss,
-    CosFaceLoss,
-    NormalizedSoftmaxLoss,
-    ProxyAnchorLoss,
-    ProxyNCALoss,
-    SoftTripleLoss,
-    SubCenterArcFaceLoss,
-)
+from robustdml_ops import losses
 from robustdml_ops.ops import ABSENT
 from robustdml_ops.optim import ProxySGD
 
@@ -25,7 +16,7 @@ B, C, D, K = 13, 17, 5, 3
 
 
 def adaface(C, **options):
-    loss_function = AdaFaceLoss(C, D, 0.4, 9.0, **options)
+    loss_function = losses.AdaFaceLoss(C, D, 0.4, 9.0, **options)
     loss_function.mean_length.fill_(2)
     loss_function.length_deviation.fill_(0.5)
     return loss_function.eval()  # the running mean stays
@@ -41,22 +32,22 @@ def by_quality(s, module, X):
 
 # A loss of C classes, its scale, and the cosine of a label with its margin.
 LOSSES = {
-    "normalized softmax": (lambda C, **options: NormalizedSoftmaxLoss(C, D, 0.2, **options), 5, lambda s, *_: s),
-    "proxy-nca": (lambda C, **options: ProxyNCALoss(C, D, 3.0, **options), 6, lambda s, *_: s),
-    "soft triple": (lambda C, **options: SoftTripleLoss(C, D, 2, 7.0, **options), 7, lambda s, *_: s - 0.01),
-    "cosface": (lambda C, **options: CosFaceLoss(C, D, 0.3, 8.0, **options), 8, lambda s, *_: s - 0.3),
+    "normalized softmax": (lambda C, **options: losses.NormalizedSoftmaxLoss(C, D, 0.2, **options), 5, lambda s, *_: s),
+    "proxy-nca": (lambda C, **options: losses.ProxyNCALoss(C, D, 3.0, **options), 6, lambda s, *_: s),
+    "soft triple": (lambda C, **options: losses.SoftTripleLoss(C, D, 2, 7.0, **options), 7, lambda s, *_: s - 0.01),
+    "cosface": (lambda C, **options: losses.CosFaceLoss(C, D, 0.3, 8.0, **options), 8, lambda s, *_: s - 0.3),
     "margins": (
-        lambda C, **options: CosFaceLoss(C, D, nn.Parameter(torch.linspace(0, 0.5, C).double()), 8.0, **options),
+        lambda C, **options: losses.CosFaceLoss(C, D, nn.Parameter(torch.linspace(0, 0.5, C).double()), 8.0, **options),
         8,
         lambda s, module, X: s - module.margin,
     ),
     "arcface": (
-        lambda C, **options: ArcFaceLoss(C, D, 100.0, 9.0, **options),
+        lambda C, **options: losses.ArcFaceLoss(C, D, 100.0, 9.0, **options),
         9,
         lambda s, *_: angular_margin(s, math.radians(100)),
     ),
     "centres": (
-        lambda C, **options: SubCenterArcFaceLoss(C, D, 30.0, 9.0, 2, **options),
+        lambda C, **options: losses.SubCenterArcFaceLoss(C, D, 30.0, 9.0, 2, **options),
         9,
         lambda s, *_: angular_margin(s, math.radians(30)),
     ),
@@ -126,7 +117,7 @@ def test_equal_to_the_dense_loss_with_both_derivatives(name, drop, backend):
 
 def test_equal_to_cross_entropy_with_probabilities():
     X, _, _ = batch()
-    module = NormalizedSoftmaxLoss(C, D, 0.1).double()
+    module = losses.NormalizedSoftmaxLoss(C, D, 0.1).double()
     probabilities = torch.rand(B, C).double() * (torch.rand(B, C) < 0.2)  # their sums are not 1
     expected = nn.functional.cross_entropy(module.get_logits(X), probabilities)
     found = module(X, probabilities.to_sparse())
@@ -143,7 +134,7 @@ def test_sampled_negatives(several):
     X, labels, weights = batch()
     if not several:
         labels = labels.amax(1).clamp(min=0)
-    module = NormalizedSoftmaxLoss(40, D, 0.2, negative_share=0.1, drop_similar_negatives=0.2).double()
+    module = losses.NormalizedSoftmaxLoss(40, D, 0.2, negative_share=0.1, drop_similar_negatives=0.2).double()
     state = module.negatives.state.clone()
     drawn = module.negatives.draw(labels, 40)
     module.negatives.state.copy_(state)
@@ -163,7 +154,9 @@ def test_sampled_negatives(several):
 
 
 @pytest.mark.parametrize("share", [1.0, 0.2])
-@pytest.mark.parametrize("make", [partial(ArcFaceLoss, C, D, 20.0, 9.0), partial(ProxyAnchorLoss, C, D, alpha=7.0)])
+@pytest.mark.parametrize(
+    "make", [partial(losses.ArcFaceLoss, C, D, 20.0, 9.0), partial(losses.ProxyAnchorLoss, C, D, alpha=7.0)]
+)
 def test_an_optimiser_in_the_sweep_takes_the_same_step(make, share, backend):
     X, labels, weights = batch()
     matrices = []
@@ -192,11 +185,11 @@ def test_samples_of_weight_0_and_none_at_all():
 
 def test_refusals():
     X, labels, weights = batch()
-    softmax = NormalizedSoftmaxLoss(C, D).double()
+    softmax = losses.NormalizedSoftmaxLoss(C, D).double()
     for loss_function, given, error, message in (
         (softmax, {"labels": labels[:, 0].clamp(min=0), "label_weights": weights}, ValueError, "leave them out beside"),
-        (ProxyNCALoss(C, D, ignore_index=3), {"labels": labels}, ValueError, "fill them up with ops.ABSENT"),
-        (ProxyAnchorLoss(C, D), {"labels": labels.repeat(2, 1)}, ValueError, r"labels must have shape \(13,\)"),
+        (losses.ProxyNCALoss(C, D, ignore_index=3), {"labels": labels}, ValueError, "fill them up with ops.ABSENT"),
+        (losses.ProxyAnchorLoss(C, D), {"labels": labels.repeat(2, 1)}, ValueError, r"labels must have shape \(13,\)"),
     ):
         with pytest.raises(error, match=message):
             loss_function(X, **given)

@@ -8,15 +8,8 @@ import torch
 from torch import nn
 
 from python_ref.margin_softmax import arcface_loss
-from robustdml_ops.losses import (
-    ArcFaceLoss,
-    MultiSimilarityLoss,
-    ProxyAnchorLoss,
-    SoftTripleLoss,
-    SubCenterArcFaceLoss,
-    load_class_matrix,
-    loading,
-)
+from robustdml_ops import losses
+from robustdml_ops.losses import load_class_matrix, loading
 
 C, D, WORLD = 19, 4, 8
 STEM = "softmax_fc_gpu_"
@@ -43,7 +36,7 @@ def save_shards(folder, stem=STEM, rows=C):
 @pytest.mark.parametrize("stem", [STEM, "checkpoint_gpu_"])
 def test_a_partial_fc_of_eight_processes(stem, tmp_path, monkeypatch):
     monkeypatch.setattr(loading, "_ROWS", 2)  # each file is read in pieces
-    whole, loss = save_shards(tmp_path, stem), ArcFaceLoss(C, D).double()
+    whole, loss = save_shards(tmp_path, stem), losses.ArcFaceLoss(C, D).double()
     X, labels = torch.randn(6, D, dtype=torch.float64), torch.randint(C, (6,))
     load_class_matrix(loss, tmp_path)
     expected = arcface_loss(X, labels, whole)
@@ -61,16 +54,16 @@ def test_what_a_head_may_be(tmp_path):
     for file, rows in zip(halves, linear.weight.detach().split(10), strict=True):
         torch.save(rows.clone(), file)
     for source in (linear, linear.weight, linear.state_dict(), tmp_path / "head.pt", str(tmp_path / "old.pt"), halves):
-        loss = ProxyAnchorLoss(C, D)
+        loss = losses.ProxyAnchorLoss(C, D)
         kept = loss.proxies
         load_class_matrix(loss, source)
         assert loss.proxies is kept and torch.equal(kept, linear.weight)
-    loss, with_bias = ArcFaceLoss(C, D), nn.Linear(D, C)
+    loss, with_bias = losses.ArcFaceLoss(C, D), nn.Linear(D, C)
     load_class_matrix(loss, with_bias.state_dict(), drop_bias=True)
     assert torch.equal(loss.W.T, with_bias.weight)
 
 
-@pytest.mark.parametrize("make", [SubCenterArcFaceLoss, SoftTripleLoss])
+@pytest.mark.parametrize("make", [losses.SubCenterArcFaceLoss, losses.SoftTripleLoss])
 def test_rows_of_centres(make):
     loss = make(num_classes=C, embedding_size=D).double()
     rows = head(C * loss.centers)
@@ -116,7 +109,7 @@ def test_folders_that_are_not_whole(spoil, error, words, tmp_path, monkeypatch):
     (tmp_path / "run").mkdir()
     save_shards(tmp_path / "run")
     spoil(tmp_path / "run")
-    loss = ArcFaceLoss(C, D)
+    loss = losses.ArcFaceLoss(C, D)
     before = loss.W.detach().clone()
     with pytest.raises(error, match=words):
         load_class_matrix(loss, tmp_path / "run")
@@ -141,7 +134,7 @@ def test_folders_that_are_not_whole(spoil, error, words, tmp_path, monkeypatch):
     ],
 )
 def test_matrices_of_another_kind(source, error, words):
-    loss = ArcFaceLoss(C, D)
+    loss = losses.ArcFaceLoss(C, D)
     before = loss.W.detach().clone()
     with pytest.raises(error, match=words):
         load_class_matrix(loss, source)
@@ -151,8 +144,8 @@ def test_matrices_of_another_kind(source, error, words):
 @pytest.mark.parametrize(
     ("make", "error", "words"),
     [
-        (MultiSimilarityLoss, TypeError, "such as ArcFaceLoss, got MultiSimilarityLoss"),
-        (lambda: ArcFaceLoss(C, D).to("meta"), ValueError, "on the meta device: call shard_classes first"),
+        (losses.MultiSimilarityLoss, TypeError, "such as ArcFaceLoss, got MultiSimilarityLoss"),
+        (lambda: losses.ArcFaceLoss(C, D).to("meta"), ValueError, "on the meta device: call shard_classes first"),
     ],
 )
 def test_losses_that_cannot_take_it(make, error, words):

@@ -5,15 +5,8 @@ import copy
 import pytest
 import torch
 
+from robustdml_ops import losses
 from robustdml_ops.engine.labels import ABSENT
-from robustdml_ops.losses import (
-    AdaptiveProxyAnchorLoss,
-    ArcFaceLoss,
-    ProcSimLoss,
-    ProxyAnchorLoss,
-    SoftTripleLoss,
-    SubCenterArcFaceLoss,
-)
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, grow_classes
 from robustdml_ops.robust import PRISM, MemoryBank
 
@@ -21,12 +14,12 @@ D, OLD = 4, 6
 # Class 1 is dropped, two classes change places, two are new.
 ORIGIN = torch.tensor([0, 3, 2, -1, 5, 4, -1])
 LOSSES = {
-    "proxy-anchor": lambda C: ProxyAnchorLoss(C, D),
-    "margins": lambda C: AdaptiveProxyAnchorLoss(C, D, per_class=True),
-    "columns": lambda C: ArcFaceLoss(C, D),
-    "sampled": lambda C: ArcFaceLoss(C, D, negative_share=0.5),
-    "centres": lambda C: SubCenterArcFaceLoss(num_classes=C, embedding_size=D),
-    "soft-triple": lambda C: SoftTripleLoss(C, D, centers_per_class=3),
+    "proxy-anchor": lambda C: losses.ProxyAnchorLoss(C, D),
+    "margins": lambda C: losses.AdaptiveProxyAnchorLoss(C, D, per_class=True),
+    "columns": lambda C: losses.ArcFaceLoss(C, D),
+    "sampled": lambda C: losses.ArcFaceLoss(C, D, negative_share=0.5),
+    "centres": lambda C: losses.SubCenterArcFaceLoss(num_classes=C, embedding_size=D),
+    "soft-triple": lambda C: losses.SoftTripleLoss(C, D, centers_per_class=3),
 }
 OPTIMIZERS = {
     "torch": lambda loss: torch.optim.AdamW(loss.parameters(), lr=0.1),
@@ -92,10 +85,10 @@ def test_rows_and_moments_follow_their_classes(name, kind):
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_a_grown_loss_trains_as_a_larger_one_put_together_by_hand(kind):
-    loss = ArcFaceLoss(OLD, D)
+    loss = losses.ArcFaceLoss(OLD, D)
     optimizer = OPTIMIZERS[kind](loss)
     steps(loss, optimizer, torch.arange(OLD))
-    large = ArcFaceLoss(OLD + 2, D)
+    large = losses.ArcFaceLoss(OLD + 2, D)
     fresh = torch.randn(2, D)
     large.W.data = torch.cat([loss.W.detach(), fresh.t()], 1)
     other = OPTIMIZERS[kind](large)
@@ -147,7 +140,7 @@ def test_the_rows_of_a_dropped_class_leave_the_bank():
 
 def test_new_classes_start_at_the_mean_of_their_embeddings():
     for dtype in (torch.float64, torch.bfloat16):
-        loss = ArcFaceLoss(OLD, D)
+        loss = losses.ArcFaceLoss(OLD, D)
         embeddings = torch.randn(5, D).to(dtype)
         labels = torch.tensor([6, 3, 6, 6, 3])
         grow_classes(loss, ProxyAdamW(loss), ORIGIN, init=(embeddings, labels))
@@ -159,14 +152,14 @@ def test_new_classes_start_at_the_mean_of_their_embeddings():
 
 
 def test_losses_within_a_loss_grow_with_it():
-    loss = ProcSimLoss(OLD, D, dml="multi-similarity")
+    loss = losses.ProcSimLoss(OLD, D, dml="multi-similarity")
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
     grow_classes(loss, optimizer, OLD + 1)
     assert torch.isfinite(loss(torch.randn(4, D), torch.tensor([OLD, 0, OLD, 0])))
 
 
 def test_wrong_arguments_change_nothing():
-    loss = ProxyAnchorLoss(OLD, D)
+    loss = losses.ProxyAnchorLoss(OLD, D)
     optimizer = ProxyAdamW(loss)
     stranger = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1)
     wrong = [
@@ -192,10 +185,10 @@ def test_wrong_arguments_change_nothing():
     with pytest.raises(TypeError, match="Linear has no classes"):
         grow_classes(torch.nn.Linear(2, 2), None, 3)
     with pytest.raises(ValueError, match="SGD has no parameter of the loss"):
-        grow_classes(ProxyAnchorLoss(OLD, D), stranger, 3)
+        grow_classes(losses.ProxyAnchorLoss(OLD, D), stranger, 3)
     with pytest.raises(ValueError, match="start alike stay alike"):
-        grow_classes(SoftTripleLoss(OLD, D), None, OLD + 1, init=(torch.ones(1, D), torch.tensor([6])))
-    factored = ProxyAnchorLoss(OLD, D)
+        grow_classes(losses.SoftTripleLoss(OLD, D), None, OLD + 1, init=(torch.ones(1, D), torch.tensor([6])))
+    factored = losses.ProxyAnchorLoss(OLD, D)
     adafactor = torch.optim.Adafactor(factored.parameters())
     steps(factored, adafactor, torch.arange(OLD))
     with pytest.raises(ValueError, match="col_var of Adafactor"):

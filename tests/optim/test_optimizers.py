@@ -12,14 +12,8 @@ import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 
 from python_ref import row_wise_adagrad
+from robustdml_ops import losses
 from robustdml_ops.backends import native_module
-from robustdml_ops.losses import (
-    AdaptiveProxyAnchorLoss,
-    NormalizedSoftmaxLoss,
-    ProxyAnchorLoss,
-    ProxyNCALoss,
-    SoftTripleLoss,
-)
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
 from tests.nightly import nightly_but
 from tests.storages import Storages
@@ -29,11 +23,11 @@ B, C, D = 12, 45, 5
 DRAWN = {"negative_share": 0.3, "negative_seed": 3}
 PER_CLASS = {"per_class": True, "negative_margin": "proxy"}
 LOSSES = {
-    "proxy-anchor": (ProxyAnchorLoss, "proxies", {}),
-    "adaptive": (AdaptiveProxyAnchorLoss, "proxies", {**PER_CLASS, "drop_similar_negatives": "own"}),
-    "proxy-nca": (ProxyNCALoss, "proxies", {}),
-    "normalized-softmax": (NormalizedSoftmaxLoss, "W", {}),
-    "soft-triple": (SoftTripleLoss, "fc", {"centers_per_class": 3}),
+    "proxy-anchor": (losses.ProxyAnchorLoss, "proxies", {}),
+    "adaptive": (losses.AdaptiveProxyAnchorLoss, "proxies", {**PER_CLASS, "drop_similar_negatives": "own"}),
+    "proxy-nca": (losses.ProxyNCALoss, "proxies", {}),
+    "normalized-softmax": (losses.NormalizedSoftmaxLoss, "W", {}),
+    "soft-triple": (losses.SoftTripleLoss, "fc", {"centers_per_class": 3}),
 }
 RULES = [
     (ProxyAdamW, torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.1, "betas": (0.8, 0.99), "eps": 1e-4}),
@@ -173,7 +167,7 @@ def test_random_rounding_is_right_in_the_mean_and_repeats(backend):
 
     def second_moments(seed, moments=torch.bfloat16):
         torch.manual_seed(1)
-        loss = ProxyAnchorLoss(400, 16, backend=backend)
+        loss = losses.ProxyAnchorLoss(400, 16, backend=backend)
         optimizer = ProxyAdamW(loss, lr=0.0, seed=seed, moments=moments)
         X, labels = torch.randn(64, 16), torch.randint(400, (64,))
         for _ in range(40):
