@@ -5,24 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from python_ref import (
-    adaface_loss,
-    adaptive_proxy_anchor_loss,
-    arcface_loss,
-    contrastive_loss,
-    cosface_loss,
-    cosine_similarity,
-    mean_over_samples,
-    multi_similarity_loss,
-    normalized_softmax_loss,
-    nt_xent_loss,
-    proxy_anchor_loss,
-    proxy_nca_losses,
-    smooth_proxy_anchor_loss,
-    soft_triple_loss,
-    soft_triple_regularizer,
-    supcon_loss,
-)
+import python_ref
 from python_ref.bspml import weighted_batch_loss
 from python_ref.pairs import pair_sets, without_absent
 from robustdml_ops import losses
@@ -169,11 +152,13 @@ class AnchorCase(MatrixCase):
         options = {"alpha": self.alpha, "sample_weights": weights, "reduction": self.reduction}
         options |= {"drop_similar_negatives": self.drop}
         if self.name.startswith("smooth"):
-            return smooth_proxy_anchor_loss(X, P, self.cast(self.confidences, dtype), **options)
+            return python_ref.smooth_proxy_anchor_loss(X, P, self.cast(self.confidences, dtype), **options)
         if self.name.startswith("adaptive"):
             margins = self.cast(self.module.margins, dtype)
-            return adaptive_proxy_anchor_loss(X, P, self.labels, margins, negative_margin=self.side, **options)
-        return proxy_anchor_loss(X, P, self.labels, **options)
+            return python_ref.adaptive_proxy_anchor_loss(
+                X, P, self.labels, margins, negative_margin=self.side, **options
+            )
+        return python_ref.proxy_anchor_loss(X, P, self.labels, **options)
 
     def keep(self, kept):
         super().keep(kept)
@@ -218,25 +203,27 @@ class ClassCase(MatrixCase):
         X, W, weights = (self.cast(tensor, dtype) for tensor in (self.embeddings, self.parameter, self.weights))
         y, options = self.labels, {"sample_weights": weights, "reduction": self.reduction}
         if self.name.startswith("proxy-nca"):
-            return mean_over_samples(proxy_nca_losses(X, W, y, 8.0, self.name == "proxy-nca"), **options)
+            return python_ref.mean_over_samples(
+                python_ref.proxy_nca_losses(X, W, y, 8.0, self.name == "proxy-nca"), **options
+            )
         if self.name == "normalized-softmax":
-            return normalized_softmax_loss(X, y, W.t(), **options)
+            return python_ref.normalized_softmax_loss(X, y, W.t(), **options)
         if self.name == "cosface":
-            return cosface_loss(X, y, W.t(), 0.35, 16.0, **options)
+            return python_ref.cosface_loss(X, y, W.t(), 0.35, 16.0, **options)
         if self.name == "adaface":
             module = self.module
             lengths = (module.mean_length.to(X.dtype), module.length_deviation.to(X.dtype))
-            return adaface_loss(X, y, W.t(), *lengths, module.margin, 16.0, **options)
+            return python_ref.adaface_loss(X, y, W.t(), *lengths, module.margin, 16.0, **options)
         centers = W.t().reshape(self.C, -1, self.D)
         if self.name == "arcface-margins":
             margins = self.cast(self.module.margin, dtype) * (180 / torch.pi)
-            return arcface_loss(X, y, centers, margins, 16.0, **options)
+            return python_ref.arcface_loss(X, y, centers, margins, 16.0, **options)
         if "arcface" in self.name:
-            return arcface_loss(X, y, centers, self.margin, 16.0, **options)
-        loss = soft_triple_loss(X, y, centers, **options)
+            return python_ref.arcface_loss(X, y, centers, self.margin, 16.0, **options)
+        loss = python_ref.soft_triple_loss(X, y, centers, **options)
         if self.reduction == "none" or self.regularizer_weight == 0:
             return loss
-        return loss + self.regularizer_weight * soft_triple_regularizer(centers)
+        return loss + self.regularizer_weight * python_ref.soft_triple_regularizer(centers)
 
 
 def random_matrix(rows, D, generator, classes):
@@ -301,32 +288,32 @@ def per_sample_memory_loss(X, labels, bank, bank_labels, margin, variant, sample
         factor = 1.0
         if variant == "authors" and others is bank and sample_weights is not None and len(X):
             factor = max(1, int((sample_weights > 0).sum())) / len(X)
-        S = cosine_similarity(X, others)
+        S = python_ref.cosine_similarity(X, others)
         if variant == "paper":
             each = each + ((S - margin).clamp(min=0) * negative).sum(1) - (S * positive).sum(1)
         else:
             attracted, repelled = positive & (S < 1 - 1e-5), negative & (margin < S)
             each = each + factor * (((1 - S) * attracted).sum(1) + (S * repelled).sum(1))
-    return mean_over_samples(each, sample_weights, reduction)
+    return python_ref.mean_over_samples(each, sample_weights, reduction)
 
 
 # A loss, its reference, and the settings of both. With this epsilon no pair is within float32's rounding of the edge.
 PAIRS = {
-    "ms": (losses.MultiSimilarityLoss, multi_similarity_loss, {"epsilon": None}),
-    "ms-mined": (losses.MultiSimilarityLoss, multi_similarity_loss, {"epsilon": 0.0517}),
-    "contrastive": (losses.ContrastiveLoss, contrastive_loss, {"pos_margin": 0.2}),
+    "ms": (losses.MultiSimilarityLoss, python_ref.multi_similarity_loss, {"epsilon": None}),
+    "ms-mined": (losses.MultiSimilarityLoss, python_ref.multi_similarity_loss, {"epsilon": 0.0517}),
+    "contrastive": (losses.ContrastiveLoss, python_ref.contrastive_loss, {"pos_margin": 0.2}),
     "contrastive-cosine": (
         losses.ContrastiveLoss,
-        contrastive_loss,
+        python_ref.contrastive_loss,
         {"pos_margin": 0.8, "neg_margin": 0.3, "distance": "cosine"},
     ),
     **{
         f"memory-{variant}": (losses.MemoryContrastiveLoss, per_sample_memory_loss, {"margin": 0.2, "variant": variant})
         for variant in ("paper", "xbm", "authors")
     },
-    "supcon": (losses.SupConLoss, supcon_loss, {"form": "outside"}),
-    "supcon-inside": (losses.SupConLoss, supcon_loss, {"form": "inside"}),
-    "nt-xent": (losses.NTXentLoss, nt_xent_loss, {"temperature": 0.2}),
+    "supcon": (losses.SupConLoss, python_ref.supcon_loss, {"form": "outside"}),
+    "supcon-inside": (losses.SupConLoss, python_ref.supcon_loss, {"form": "inside"}),
+    "nt-xent": (losses.NTXentLoss, python_ref.nt_xent_loss, {"temperature": 0.2}),
     "bspml": (losses.BSPMLLoss, bspml_loss, {"epsilon": 0.0517}),
 }
 PAIR_NAMES = tuple(PAIRS)

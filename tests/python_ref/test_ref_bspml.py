@@ -9,15 +9,7 @@ from hypothesis import strategies as st
 from ref_cases import assert_same, few
 from torch.nn.functional import normalize
 
-from python_ref.bspml import (
-    doubly_stochastic_descent,
-    doubly_stochastic_sample,
-    self_paced_gradient,
-    self_paced_objective,
-    self_paced_terms,
-    stochastic_gradient,
-    weighted_batch_loss,
-)
+from python_ref import bspml
 from tests.self_paced.cases import Case
 
 cases = st.builds(Case, N=st.integers(1, 9), C=st.integers(1, 5), seed=st.integers(0, 2**32))
@@ -27,7 +19,7 @@ cases = st.builds(Case, N=st.integers(1, 9), C=st.integers(1, 5), seed=st.intege
 @given(case=cases, alpha=st.floats(1, 5), beta=st.floats(5, 60))
 def test_terms_are_loops_over_pairs(case, alpha, beta):
     X, ys = normalize(case.X).tolist(), case.labels.tolist()
-    positive, negative = self_paced_terms(case.X, case.labels, alpha, beta, 0.7)
+    positive, negative = bspml.self_paced_terms(case.X, case.labels, alpha, beta, 0.7)
     for a in range(case.N):
         s = [sum(x * y for x, y in zip(X[a], X[p], strict=True)) for p in range(case.N)]
         pull = sum(math.exp(-alpha * (s[p] - 0.7)) for p in range(case.N) if p != a and ys[p] == ys[a])
@@ -41,7 +33,7 @@ def test_terms_are_loops_over_pairs(case, alpha, beta):
 def test_batch_loss_is_a_loop_over_informative_pairs(case, epsilon):
     S = (normalize(case.X) @ normalize(case.X).T).tolist()
     w, ys = case.w.tolist(), case.labels.tolist()
-    losses = weighted_batch_loss(case.X, case.labels, case.w, 2.0, 40.0, 0.9, epsilon)
+    losses = bspml.weighted_batch_loss(case.X, case.labels, case.w, 2.0, 40.0, 0.9, epsilon)
     for i in range(case.N):
         same = [p for p in range(case.N) if p != i and ys[p] == ys[i]]
         other = [n for n in range(case.N) if ys[n] != ys[i]]
@@ -72,23 +64,23 @@ def test_objective_is_a_loop_over_samples(case, lam, mu):
         total -= lam * zeta[c] / len(of_c)
         balance = sum((zeta[c] / len(of_c) - zeta[k] / len(members[k])) ** 2 for k in members if k > c)
         total += mu / (C - 1) * balance if C > 1 else 0
-    assert_same(self_paced_objective(*case.terms(), lam, mu).item(), total)
+    assert_same(bspml.self_paced_objective(*case.terms(), lam, mu).item(), total)
 
 
 @few
 @given(case=cases, lam=st.floats(0.1, 5), mu=st.floats(0, 5))
 def test_with_full_samples_the_stochastic_gradient_is_the_exact_one(case, lam, mu):
-    exact = self_paced_gradient(*case.terms(), lam, mu)
+    exact = bspml.self_paced_gradient(*case.terms(), lam, mu)
     for a in range(case.N):
         own = ((case.labels == case.labels[a]) & (torch.arange(case.N) != a)).nonzero()[:, 0]
         others = [(case.labels == k).nonzero()[:, 0] for k in case.labels.unique() if k != case.labels[a]]
-        assert_same(stochastic_gradient(*case.terms(), a, own, others, lam, mu), exact[a])
+        assert_same(bspml.stochastic_gradient(*case.terms(), a, own, others, lam, mu), exact[a])
 
 
 def test_samples_are_without_replacement_and_of_the_right_classes():
     y, random = torch.tensor([0, 0, 0, 1, 1, 3, 2, 2, 2, 2]), torch.Generator().manual_seed(0)
     for _ in range(200):
-        a, own, others = doubly_stochastic_sample(y, 2, 3, random)
+        a, own, others = bspml.doubly_stochastic_sample(y, 2, 3, random)
         assert a not in own.tolist()
         assert (y[own] == y[a]).all()
         assert len(own) == min(3, int((y == y[a]).sum()) - 1)
@@ -104,13 +96,13 @@ def test_algorithm_3_comes_to_rest_where_the_gradient_says_so(mu):
     case, lam = Case(10, 3, seed=5), 0.9
     rate = 0.4  # Theorem 1 asks for less than 2 / L_max = 1 / μ: there is a class of one sample
     random = torch.Generator().manual_seed(1)
-    w = doubly_stochastic_descent(*case.terms(), lam, mu, rate, 2000, random, num_classes=9, samples_per_class=9)
+    w = bspml.doubly_stochastic_descent(*case.terms(), lam, mu, rate, 2000, random, num_classes=9, samples_per_class=9)
     terms = case.terms()[1:]
 
     def downhill(weights):
-        return (weights - (weights - self_paced_gradient(weights, *terms, lam, mu)).clamp(0, 1)).abs().max()
+        return (weights - (weights - bspml.self_paced_gradient(weights, *terms, lam, mu)).clamp(0, 1)).abs().max()
 
     assert downhill(case.w) > 0.1
     assert downhill(w) < 0.005
     assert 0 < w.mean() < 1
-    assert self_paced_objective(w, *terms, lam, mu) < self_paced_objective(case.w, *terms, lam, mu)
+    assert bspml.self_paced_objective(w, *terms, lam, mu) < bspml.self_paced_objective(case.w, *terms, lam, mu)

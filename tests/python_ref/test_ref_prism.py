@@ -6,18 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ref_cases import assert_same, few
 
-from python_ref.prism import (
-    MemoryQueue,
-    authors_filter,
-    average_similarity,
-    batch_positive_similarity,
-    is_clean,
-    log_p_clean,
-    memory_positive_similarity,
-    proxy_similarity,
-    top_r_threshold,
-    vmf_similarity,
-)
+from python_ref import prism
 
 
 class Case:
@@ -46,11 +35,11 @@ cases = st.builds(
 def test_a_class_that_is_not_in_the_bank():
     none = -math.inf
     T = torch.tensor([[0.5, 0.6, none], [0.5, 0.8, none], [0.5, 0.6, none]], dtype=torch.float64)
-    log_p = log_p_clean(T, torch.tensor([0, 1, 2]))
+    log_p = prism.log_p_clean(T, torch.tensor([0, 1, 2]))
     expected = [-math.log(1 + math.exp(0.1)), -math.log(1 + math.exp(-0.3)), 0.0]
     assert_same(log_p, torch.tensor(expected, dtype=torch.float64))
     # The public code: the class without rows adds e⁰ to the denominator.
-    zero = log_p_clean(T, torch.tensor([0, 1, 2]), unseen="zero")
+    zero = prism.log_p_clean(T, torch.tensor([0, 1, 2]), unseen="zero")
     sums = [math.exp(0.5) + math.exp(0.6) + 1, math.exp(0.5) + math.exp(0.8) + 1]
     assert_same(zero, torch.tensor([0.5 - math.log(sums[0]), 0.8 - math.log(sums[1]), 0.0], dtype=torch.float64))
 
@@ -58,8 +47,8 @@ def test_a_class_that_is_not_in_the_bank():
 @few
 @given(cases)
 def test_means_stand_for_all_pairs(case):
-    T = average_similarity(case.X, case.V, case.y_V, case.C)
-    memory_positive = memory_positive_similarity(case.X, case.y, case.V, case.y_V)
+    T = prism.average_similarity(case.X, case.V, case.y_V, case.C)
+    memory_positive = prism.memory_positive_similarity(case.X, case.y, case.V, case.y_V)
     for i, x in enumerate(case.X):
         for k in range(case.C):
             pairs = torch.cosine_similarity(x[None], case.V)[case.y_V == k].tolist()
@@ -72,13 +61,13 @@ def test_means_stand_for_all_pairs(case):
 @given(cases, st.sampled_from(["average", "proxy", "vmf", "vmf u"]), st.sampled_from(["skip", "zero"]))
 def test_p_clean_sums_to_one_over_the_classes_that_count(case, kind, unseen):
     similarity = {
-        "average": lambda: average_similarity(case.X, case.V, case.y_V, case.C),
-        "proxy": lambda: proxy_similarity(case.X, case.P),
-        "vmf": lambda: vmf_similarity(case.X, case.V, case.y_V, case.C),
-        "vmf u": lambda: vmf_similarity(case.X, case.V, case.y_V, case.C, "u"),
+        "average": lambda: prism.average_similarity(case.X, case.V, case.y_V, case.C),
+        "proxy": lambda: prism.proxy_similarity(case.X, case.P),
+        "vmf": lambda: prism.vmf_similarity(case.X, case.V, case.y_V, case.C),
+        "vmf u": lambda: prism.vmf_similarity(case.X, case.V, case.y_V, case.C, "u"),
     }[kind]()
     known = (similarity > -math.inf).all(0)
-    by_label = [log_p_clean(similarity, torch.full((len(case.X),), k), unseen).exp() for k in range(case.C)]
+    by_label = [prism.log_p_clean(similarity, torch.full((len(case.X),), k), unseen).exp() for k in range(case.C)]
     total = sum(by_label[k] for k in range(case.C) if known[k])
     if unseen == "skip" or known.all():
         assert_same(total, torch.ones_like(total))
@@ -93,7 +82,7 @@ def test_vmf_similarity_by_hand():
     # D = 3: C_3(κ) = κ / (4π sinh κ). Two unit vectors at a right angle: R̄ = 1/√2, κ = R̄ (3 − R̄) / (1 − 1/2).
     V = torch.tensor([[1.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
     X = torch.tensor([[1.0, 1.0, 0.0], [0.0, 0.0, -1.0]], dtype=torch.float64)
-    log_density = vmf_similarity(X, V, torch.tensor([0, 0, 1]), 3)
+    log_density = prism.vmf_similarity(X, V, torch.tensor([0, 0, 1]), 3)
     R = math.sqrt(0.5)
     kappa = 2 * R * (3 - R)
     log_C = math.log(kappa / (4 * math.pi * math.sinh(kappa)))
@@ -101,13 +90,13 @@ def test_vmf_similarity_by_hand():
     expected = [[log_C + kappa, uniform, -math.inf], [log_C, uniform, -math.inf]]
     assert_same(log_density, torch.tensor(expected, dtype=torch.float64))
     # R̄² corrected for two samples: (2 · 1/2 − 1) / (2 − 1) = 0.
-    corrected = vmf_similarity(X, V, torch.tensor([0, 0, 1]), 3, "u")
+    corrected = prism.vmf_similarity(X, V, torch.tensor([0, 0, 1]), 3, "u")
     assert_same(corrected[:, :2], torch.full((2, 2), uniform, dtype=torch.float64), 1e-7)
 
 
 def test_batch_positive_leaves_a_sample_itself_out():
     X = torch.tensor([[1.0, 0.0], [0.0, 2.0], [0.6, 0.8], [1.0, 0.0]], dtype=torch.float64)
-    scores = batch_positive_similarity(X, torch.tensor([0, 0, 0, 1]))
+    scores = prism.batch_positive_similarity(X, torch.tensor([0, 0, 0, 1]))
     assert_same(scores, torch.tensor([0.3, 0.4, 0.7, 1.0], dtype=torch.float64))
 
 
@@ -115,7 +104,8 @@ def test_batch_positive_leaves_a_sample_itself_out():
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=20), st.integers(0, 100))
 def test_top_r_removes_the_lowest_and_their_ties(values, percent):
     scores = torch.tensor(values, dtype=torch.float64)
-    clean = is_clean(scores, top_r_threshold(scores, percent / 100), torch.ones(len(values), dtype=torch.bool))
+    threshold = prism.top_r_threshold(scores, percent / 100)
+    clean = prism.is_clean(scores, threshold, torch.ones(len(values), dtype=torch.bool))
     removed = percent * len(values) // 100
     limit = sorted(values)[removed - 1] if removed else -math.inf
     assert clean.tolist() == [value > limit for value in values]
@@ -123,20 +113,21 @@ def test_top_r_removes_the_lowest_and_their_ties(values, percent):
 
 
 def test_top_r_of_nobody_and_of_a_decimal_share():
-    assert top_r_threshold(torch.zeros(0), 0.5) == -math.inf
-    assert top_r_threshold(torch.arange(100.0), 0.29) == 28  # the 29th smallest, although 0.29 · 100 < 29 in floats
+    assert prism.top_r_threshold(torch.zeros(0), 0.5) == -math.inf
+    # The 29th smallest, although 0.29 · 100 < 29 in floats.
+    assert prism.top_r_threshold(torch.arange(100.0), 0.29) == 28
 
 
 @pytest.mark.parametrize("noise_rate", [-0.1, 1.5, math.nan])
 def test_noise_rates_outside_the_unit_interval_are_refused(noise_rate):
     with pytest.raises(ValueError, match=r"noise_rate must lie in \[0, 1\]"):
-        top_r_threshold(torch.zeros(3), noise_rate)
+        prism.top_r_threshold(torch.zeros(3), noise_rate)
 
 
 @few
 @given(st.integers(1, 6), st.lists(st.integers(0, 9), max_size=5))
 def test_queue_keeps_the_latest(capacity, sizes):
-    queue, rows = MemoryQueue(capacity), []
+    queue, rows = prism.MemoryQueue(capacity), []
     for step, size in enumerate(sizes):
         vectors = torch.full((size, 1), float(step))
         labels = torch.arange(size)
@@ -148,7 +139,7 @@ def test_queue_keeps_the_latest(capacity, sizes):
 
 def test_the_filter_of_the_authors_code_by_hand():
     def run(p, window, noise_rate=0.5, size=3):
-        keep, window = authors_filter(torch.tensor(p, dtype=torch.float64), window, noise_rate, size)
+        keep, window = prism.authors_filter(torch.tensor(p, dtype=torch.float64), window, noise_rate, size)
         return keep.tolist(), window
 
     # No window, and the quantile falls on a new class: ranks decide, new classes among them, and nothing is stored.

@@ -5,16 +5,7 @@ import math
 import torch
 from torch.nn.functional import normalize
 
-from python_ref.prism import (
-    average_similarity,
-    is_clean,
-    log_p_clean,
-    otsu_cut,
-    proxy_similarity,
-    smooth_top_r_threshold,
-    top_r_threshold,
-    vmf_similarity,
-)
+from python_ref import prism
 
 
 class Oracle:
@@ -42,7 +33,7 @@ class Oracle:
         m = self._threshold(scores, labels, known)
         self.observed |= set(labels.tolist())
         self.iteration += 1
-        return is_clean(scores, m, known), scores, m
+        return prism.is_clean(scores, m, known), scores, m
 
     def enqueue(self, X, labels, ids, keep):
         if self.capacity is not None:
@@ -55,7 +46,7 @@ class Oracle:
         if self.similarity == "proxy":
             known = int(y) in self.observed
             P = proxies.to(self.dtype).reshape(self.C, -1, X.shape[1])
-            return (float(log_p_clean(proxy_similarity(x, P), y)) if known else 0.0), known
+            return (float(prism.log_p_clean(prism.proxy_similarity(x, P), y)) if known else 0.0), known
         own = () if self.own_copies else (int(y), int(ids[i]))
         rows = [(v, label) for v, label, id in self.rows if (label, id) != own]
         known = any(label == y for _, label in rows)
@@ -63,10 +54,10 @@ class Oracle:
             return 0.0, False
         V, y_V = torch.stack([v for v, _ in rows]), torch.tensor([label for _, label in rows])
         if self.similarity == "average" or self.iteration < self.vmf_start:
-            T = average_similarity(x, V, y_V, self.C)
+            T = prism.average_similarity(x, V, y_V, self.C)
         else:
-            T = vmf_similarity(x, V, y_V, self.C, self.bias_correction)
-        return float(log_p_clean(T, y, self.unseen)), True
+            T = prism.vmf_similarity(x, V, y_V, self.C, self.bias_correction)
+        return float(prism.log_p_clean(T, y, self.unseen)), True
 
     def _threshold(self, scores, labels, known):
         if self.threshold == "fixed":
@@ -76,8 +67,8 @@ class Oracle:
         if self.threshold == "otsu":
             if self.iteration < self.vmf_start:
                 return torch.full(labels.shape, -math.inf, dtype=torch.float64)
-            return torch.minimum(otsu_cut(scores, known), self._per_class(scores, labels, known))
-        quantile = top_r_threshold(scores, self.R)
+            return torch.minimum(prism.otsu_cut(scores, known), self._per_class(scores, labels, known))
+        quantile = prism.top_r_threshold(scores, self.R)
         if self.threshold == "top-r":
             return quantile
         if known.sum() >= math.floor(round(self.R * len(scores), 9)):
@@ -85,7 +76,7 @@ class Oracle:
         last = self.quantiles[-self.window :]
         if not last:
             return torch.tensor(-math.inf, dtype=torch.float64)
-        return smooth_top_r_threshold(torch.stack(last), self.window)
+        return prism.smooth_top_r_threshold(torch.stack(last), self.window)
 
     def _per_class(self, scores, labels, known):
         thresholds = []

@@ -2,16 +2,7 @@
 
 import torch
 
-from robustdml_ops.ops import (
-    AnchorBiases,
-    LabelSets,
-    anchor_loss,
-    anchor_lse,
-    class_lse,
-    pair_hinge,
-    pair_lse,
-    similarity,
-)
+from robustdml_ops import ops
 
 # Powers of two: a scaled row has the digits of the row, but for numbers below the smallest normal one.
 FLOAT32 = [2.0**exponent for exponent in (-125, -100, -66, -40, 40, 66, 100, 122)]
@@ -28,46 +19,46 @@ def _labels():
 
 def _anchor(X, P, backend):
     zeros = torch.zeros(B, dtype=X.dtype, device=X.device)
-    sets = LabelSets.of(_labels().to(X.device))
-    return torch.cat(anchor_lse(X, P, sets, AnchorBiases(zeros, zeros), alpha=2.0, backend=backend))
+    sets = ops.LabelSets.of(_labels().to(X.device))
+    return torch.cat(ops.anchor_lse(X, P, sets, ops.AnchorBiases(zeros, zeros), alpha=2.0, backend=backend))
 
 
 def _anchor_loss(X, P, backend):
     zeros, one = torch.zeros(B, dtype=X.dtype, device=X.device), torch.ones((), dtype=X.dtype, device=X.device)
-    sets = LabelSets.of(_labels().to(X.device))
-    return anchor_loss(X, P, sets, AnchorBiases(zeros, zeros), one, one, alpha=2.0, backend=backend)[None]
+    sets = ops.LabelSets.of(_labels().to(X.device))
+    return ops.anchor_loss(X, P, sets, ops.AnchorBiases(zeros, zeros), one, one, alpha=2.0, backend=backend)[None]
 
 
 def _classes(X, P, backend):
-    return torch.cat(class_lse(X, P, _labels().to(X.device), scale=2.0, backend=backend))
+    return torch.cat(ops.class_lse(X, P, _labels().to(X.device), scale=2.0, backend=backend))
 
 
 def _centers(X, P, backend):
     labels, P = _labels().to(X.device), P.view(5, 3, D)
-    return torch.cat(class_lse(X, P, labels, scale=2.0, pooling="softmax", gamma=0.5, backend=backend))
+    return torch.cat(ops.class_lse(X, P, labels, scale=2.0, pooling="softmax", gamma=0.5, backend=backend))
 
 
 def _pairs(X, P, backend):
     labels, others = _labels().to(X.device), (torch.arange(C) % 4).to(X.device)
-    return torch.cat(pair_lse(X, labels, P, others, alpha=2.0, beta=4.0, base=0.5, epsilon=0.1, backend=backend))
+    return torch.cat(ops.pair_lse(X, labels, P, others, alpha=2.0, beta=4.0, base=0.5, epsilon=0.1, backend=backend))
 
 
 def _hinges(X, P, backend):
     labels, others = _labels().to(X.device), (torch.arange(C) % 4).to(X.device)
     margins = {"positive_margin": -0.3, "negative_margin": -1.2}
-    hinge = pair_hinge(X, labels, P, others, **margins, distance="euclidean", backend=backend)
+    hinge = ops.pair_hinge(X, labels, P, others, **margins, distance="euclidean", backend=backend)
     return torch.cat([hinge.positive, hinge.negative])
 
 
 def _batch_with_itself(X, P, backend):
     labels = (torch.arange(B + C) % 4).to(X.device)
-    hinge = pair_hinge(torch.cat([X, P]), labels, positive_margin=0.9, negative_margin=-0.4, backend=backend)
+    hinge = ops.pair_hinge(torch.cat([X, P]), labels, positive_margin=0.9, negative_margin=-0.4, backend=backend)
     return torch.cat([hinge.positive, hinge.negative])
 
 
 OPS = {
-    "similarity": lambda X, P, backend: similarity(X, P, backend=backend),
-    "few similarities": lambda X, P, backend: similarity(X[:3], P, backend=backend),
+    "similarity": lambda X, P, backend: ops.similarity(X, P, backend=backend),
+    "few similarities": lambda X, P, backend: ops.similarity(X[:3], P, backend=backend),
     "anchor": _anchor,
     "anchor loss": _anchor_loss,
     "classes": _classes,
