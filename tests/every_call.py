@@ -36,6 +36,12 @@ class Call:
     def __call__(self, function: Callable[..., Any] | None = None, **changed: Any) -> Any:
         return (self.make() if function is None else function)(**{**self.inputs(), **self.settings, **changed})
 
+    def differentiated(self, function: Callable[..., Any], inputs: dict[str, Any]) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The first result, and the gradients of what the call differentiates."""
+        leaves = [inputs[name].requires_grad_() for name in self.differentiable]
+        result = first(self(function, **inputs))
+        return result, torch.autograd.grad(result.sum(), leaves) if leaves else ()
+
     def changed(self, change: Callable[[Tensor], Tensor]) -> dict[str, Any]:
         """The inputs, with every tensor changed; sets of labels are made anew."""
 

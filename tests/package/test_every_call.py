@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.every_call import EVERY, LOSSES, OPS, PUBLIC_LOSSES, PUBLIC_OPS, first
+from tests.every_call import EVERY, LOSSES, OPS, PUBLIC_LOSSES, PUBLIC_OPS
 from tests.robust.states import needs_gpu
 
 
@@ -18,10 +18,7 @@ def value_and_gradients(name, place, compiled=False):
     function = call.make()
     function = function.to(place) if name in LOSSES else function
     function = torch.compile(function, fullgraph=True, backend="aot_eager") if compiled else function
-    inputs = call.on(place)
-    leaves = [inputs[key].requires_grad_() for key in call.differentiable]
-    result = first(call(function, **inputs))
-    return result, torch.autograd.grad(result.sum(), leaves) if leaves else ()
+    return call.differentiated(function, call.on(place))
 
 
 SEQUENTIAL = ("self_paced_descent", "self_paced_sweep")  # work on the host, value by value

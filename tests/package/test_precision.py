@@ -112,22 +112,20 @@ def operands(monkeypatch):
     seen = set()
     mm, addmm, addmm_ = torch.mm, torch.addmm, torch.Tensor.addmm_
 
-    def spy_mm(A, B, *, out_dtype=None, out=None):
+    def noted(A, B, out_dtype=None):
+        """The operands in the type of the sums, which a CPU wants them to have."""
         seen.update((A.dtype, B.dtype))
-        return mm(A, B, out=out) if out_dtype is None else mm(A.to(out_dtype), B.to(out_dtype), out=out)
+        return (A, B) if out_dtype is None else (A.to(out_dtype), B.to(out_dtype))
+
+    def spy_mm(A, B, *, out_dtype=None, out=None):
+        return mm(*noted(A, B, out_dtype), out=out)
 
     def spy_addmm(total, A, B, *, out_dtype=None, out=None):
-        seen.update((A.dtype, B.dtype))
-        A, B = (A, B) if out_dtype is None else (A.to(out_dtype), B.to(out_dtype))
-        return addmm(total, A, B, out=out)
-
-    def spy_addmm_(total, A, B):
-        seen.update((A.dtype, B.dtype))
-        return addmm_(total, A, B)
+        return addmm(total, *noted(A, B, out_dtype), out=out)
 
     monkeypatch.setattr(torch, "mm", spy_mm)
     monkeypatch.setattr(torch, "addmm", spy_addmm)
-    monkeypatch.setattr(torch.Tensor, "addmm_", spy_addmm_)
+    monkeypatch.setattr(torch.Tensor, "addmm_", lambda total, A, B: addmm_(total, *noted(A, B)))
     monkeypatch.setattr(dispatch, "multiplies_bfloat16", lambda device: True)
     return seen
 
