@@ -56,3 +56,9 @@ def build_environment(**changes: str) -> dict[str, str]:
     steering = ("ROBUSTDML_", "CXX", "CUDA", "TORCH_CUDA", "CMAKE")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(steering)}
     return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"} | changes
+
+
+def run_build(*arguments: object, cwd: Path = ROOT, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run Python as a build does, in ``build_environment``."""
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, env=build_environment(**changes), capture_output=True, text=True)

@@ -3,9 +3,9 @@
 import re
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.subprocesses import ROOT
+
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^( *)```(\S*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 REDIRECTION = re.compile(r"\s\d?>(?:&\d|>?\s*\S+)|\|\s*tee \S+")

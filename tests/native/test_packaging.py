@@ -3,14 +3,13 @@
 import json
 import shutil
 import subprocess
-import sys
 import tarfile
 import zipfile
 
 import native_builds
 import pytest
 
-from tests.subprocesses import build_environment
+from tests.subprocesses import build_environment, run_build
 
 # Of the wheel alone: nothing of the tree that it was built from is on the path.
 FIRST_USE = """
@@ -48,12 +47,6 @@ def tree(tmp_path):
     return target
 
 
-def run(*command, cwd, **changes):
-    return subprocess.run(
-        [sys.executable, *map(str, command)], cwd=cwd, env=build_environment(**changes), capture_output=True, text=True
-    )
-
-
 @pytest.fixture
 def needs_build_tools():
     pytest.importorskip("pybind11", reason="a build without isolation needs pybind11")
@@ -73,7 +66,7 @@ def no_tools(tmp_path):
 def test_wheel_without_a_compiler_runs_on_eager(tree, tmp_path):
     wheels, site = tmp_path / "wheels", tmp_path / "site"
     options = ("-q", "--no-build-isolation", "--no-deps", "-w", wheels)
-    result = run("-m", "pip", "wheel", *options, tree, cwd=tmp_path, **no_tools(tmp_path))
+    result = run_build("-m", "pip", "wheel", *options, tree, cwd=tmp_path, **no_tools(tmp_path))
     assert result.returncode == 0, result.stdout + result.stderr
     (wheel,) = wheels.glob("*.whl")
     with zipfile.ZipFile(wheel) as content:
@@ -83,7 +76,7 @@ def test_wheel_without_a_compiler_runs_on_eager(tree, tmp_path):
         needed = ("py.typed", "backends/cards.json", "bench/conftest.py", "python_ref/anchor.py")
         assert {f"robustdml_ops/{part}" for part in needed} <= names
         content.extractall(site)
-    used = run("-c", FIRST_USE, site, cwd=tmp_path)
+    used = run_build("-c", FIRST_USE, site, cwd=tmp_path)
     assert used.returncode == 0, used.stderr
     told = json.loads(used.stdout)
     assert len(told) == 1
@@ -94,7 +87,7 @@ def test_wheel_without_a_compiler_runs_on_eager(tree, tmp_path):
 @pytest.mark.usefixtures("needs_build_tools")
 def test_in_place_build_without_a_compiler(tree):
     """What an editable install runs."""
-    result = run("setup.py", "build_ext", "--inplace", cwd=tree, CXX="/bin/false", CUDACXX="/bin/false")
+    result = run_build("setup.py", "build_ext", "--inplace", cwd=tree, CXX="/bin/false", CUDACXX="/bin/false")
     assert result.returncode == 0, result.stderr
     assert "the package will run on backend 'eager'" in result.stderr
     assert "no CUDA part, the build with /bin/false failed: cmake" in result.stderr
@@ -105,7 +98,7 @@ def test_in_place_build_without_a_compiler(tree):
 )
 def test_a_setting_that_cannot_be_met_is_a_clear_error(tree, tmp_path, setting, message):
     changes = no_tools(tmp_path) | {"CUDA_HOME": "/nonexistent", "ROBUSTDML_CUDA": setting}
-    result = run("setup.py", "build_ext", cwd=tree, **changes)
+    result = run_build("setup.py", "build_ext", cwd=tree, **changes)
     assert result.returncode != 0
     assert message in result.stderr
     assert "Traceback" not in result.stderr
@@ -122,7 +115,7 @@ def test_a_setting_that_cannot_be_met_is_a_clear_error(tree, tmp_path, setting, 
 @pytest.mark.usefixtures("needs_build_tools")
 def test_a_required_build_that_fails_is_fatal(tree, changes):
     compilers = {"CUDACXX": "/bin/false"} | ({"CXX": "/bin/false"} if "ROBUSTDML_REQUIRE_NATIVE" in changes else {})
-    result = run("setup.py", "build_ext", cwd=tree, **compilers, **changes)
+    result = run_build("setup.py", "build_ext", cwd=tree, **compilers, **changes)
     assert result.returncode != 0
     assert "RuntimeError: cmake" in result.stderr
 
@@ -152,7 +145,7 @@ def test_source_distribution_has_what_a_build_needs(tree, tmp_path):
     """Every source of the native module, and every file of the package: a wheel can be built of it alone."""
     shutil.copy(native_builds.ROOT / "MANIFEST.in", tree)
     shutil.copy(native_builds.ROOT / "constraints.txt", tree)
-    built = run("setup.py", "-q", "sdist", "-d", tmp_path, cwd=tree)
+    built = run_build("setup.py", "-q", "sdist", "-d", tmp_path, cwd=tree)
     assert built.returncode == 0, built.stderr
     (archive,) = tmp_path.glob("*.tar.gz")
     with tarfile.open(archive) as files:

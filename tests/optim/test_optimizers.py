@@ -13,7 +13,6 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 
 from python_ref import row_wise_adagrad
 from robustdml_ops import losses
-from robustdml_ops.backends import native_module
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
 from tests.nightly import nightly_but
 from tests.storages import Storages
@@ -111,7 +110,7 @@ def test_adagrad_is_the_published_one(small_chunks, name, backend, weight_decay,
             theirs._class_matrix().copy_(rows)
 
 
-@pytest.mark.skipif(native_module.library is None, reason="no native module")
+@pytest.mark.usefixtures("native")
 @pytest.mark.parametrize("name", ["proxy-anchor", "normalized-softmax"])
 @pytest.mark.parametrize(
     "dtype", nightly_but([torch.float32, torch.bfloat16], [torch.float32, torch.float64, torch.bfloat16])
@@ -149,7 +148,7 @@ def test_native_rounds_and_steps_as_eager(small_chunks, name, dtype, rule, setti
     close(P, Q, tolerance)
 
 
-@pytest.mark.skipif(native_module.library is None, reason="no native module")
+@pytest.mark.usefixtures("native")
 def test_native_sweeps_take_the_step_themselves(monkeypatch):
     """On the CPU no chunk of proxies comes back to Python."""
     from robustdml_ops.optim.step import ProxyStep
@@ -292,7 +291,8 @@ def test_no_gradient_of_the_size_of_the_proxies_exists(small_chunks, name, backe
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(native_module.library is None or sys.platform != "linux", reason="measured by /proc, of lanes")
+@pytest.mark.usefixtures("native")
+@pytest.mark.skipif(sys.platform != "linux", reason="measured by /proc")
 def test_memory_beyond_proxies_and_moments_does_not_grow_with_the_classes():
     """In a process of its own; a gradient of all proxies would be 51 MB."""
     run = run_python("-m", "bench.optimizer_steps", "256", "200000", "64", OMP_NUM_THREADS="1")

@@ -5,30 +5,24 @@ import math
 import pytest
 import torch
 
-from robustdml_ops.backends import native_module
 from robustdml_ops.engine.proxy_update import UpdateOfRows, update_of
-from robustdml_ops.losses import AdaptiveProxyAnchorLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SubCenterArcFaceLoss
+from robustdml_ops.losses import SubCenterArcFaceLoss
 from robustdml_ops.losses.sampling import draw_classes
 from robustdml_ops.ops import class_lse
 from robustdml_ops.optim import ProxyAdamW, ProxySGD
-from tests.optim.test_optimizers import RULES, close
+from tests.optim import test_optimizers
+from tests.optim.test_optimizers import DRAWN, RULES, C, D, close
 from tests.storages import Storages
 
-B, C, D, H = 7, 45, 5, 3
-SHARED = {"negative_share": 0.3, "negative_seed": 3}
-LOSSES = {
-    "proxy-anchor": (ProxyAnchorLoss, "proxies", {}),
-    "adaptive": (AdaptiveProxyAnchorLoss, "proxies", {"per_class": True, "negative_margin": "proxy"}),
-    "normalized-softmax": (NormalizedSoftmaxLoss, "W", {}),
-    "subcenter-arcface": (SubCenterArcFaceLoss, "W", {"sub_centers": H}),
-}
+B = 7
+LOSSES = test_optimizers.LOSSES | {"subcenter-arcface": (SubCenterArcFaceLoss, "W", {"sub_centers": 3})}
 
 
 def build(name, dtype=torch.float64, **options):
     """A loss and its proxies, the same each time."""
     torch.manual_seed(0)
     kind, parameter, settings = LOSSES[name]
-    loss = kind(C, D, **settings, **SHARED, **options).to(dtype)
+    loss = kind(C, D, **settings, **DRAWN, **options).to(dtype)
     return loss, getattr(loss, parameter)
 
 
@@ -38,7 +32,7 @@ def batches(steps, dtype=torch.float64, size=B):
     for step in range(steps):
         X = torch.randn(size, D, generator=generator, dtype=dtype)
         y = torch.randint(C, (size,), generator=generator)
-        drawn = draw_classes(y, C, SHARED["negative_share"], torch.tensor([SHARED["negative_seed"], step])).classes
+        drawn = draw_classes(y, C, DRAWN["negative_share"], torch.tensor([DRAWN["negative_seed"], step])).classes
         yield X, y, torch.ones(C, dtype=torch.bool).index_fill(0, drawn, False).nonzero().squeeze(1)
 
 
@@ -103,7 +97,7 @@ def test_rows_that_were_not_drawn_are_neither_read_nor_written(small_chunks, nam
                 assert value.isfinite().all()
 
 
-@pytest.mark.skipif(native_module.library is None, reason="no native module")
+@pytest.mark.usefixtures("native")
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_rows_drawn_are_not_copied(small_chunks, name):
     """But for a chunk at a time, by the lanes themselves."""

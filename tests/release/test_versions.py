@@ -1,25 +1,17 @@
 """The version stands in one place; what tells builds apart is added to it."""
 
 import re
-import subprocess
-import sys
 
 from packaging.version import Version
 
 import robustdml_ops
 from release.make_wheels import settings
-from tests.subprocesses import ROOT, build_environment
+from tests.subprocesses import ROOT, run_build
 
 
 def stated(**changes):
     """What setup.py gives as the version."""
-    found = subprocess.run(
-        [sys.executable, "setup.py", "--version"],
-        cwd=ROOT,
-        env=build_environment(**changes),
-        capture_output=True,
-        text=True,
-    )
+    found = run_build("setup.py", "--version", **changes)
     return found.stdout.strip() or found.stderr
 
 
