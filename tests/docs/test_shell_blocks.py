@@ -54,16 +54,21 @@ def test_commands_within_lines_are_read(page, monkeypatch):
 
 def _read(words, monkeypatch):
     """Let the program that a command names read the rest."""
-    program = Path(words[0]).name
-    if "-m" in words and program in ("python", "python3", "torchrun"):
+    program, arguments = Path(words[0]).name, words[1:]
+    is_module = "-m" in words and program in ("python", "python3", "torchrun")
+    if is_module:
         place = words.index("-m") + 1
-        _read_module(words[place], words[place + 1 :], monkeypatch)
-    elif program == "robustdml":
-        _read_robustdml(words[1:], monkeypatch)
+        program, arguments = words[place], words[place + 1 :]
+    if program == "robustdml":
+        _read_robustdml(arguments, monkeypatch)
     elif program in READERS:
-        READERS[program](words[1:])
-    else:
+        READERS[program](arguments)
+    elif not is_module:
         assert program in SHELL, f"{' '.join(words)}: who reads this?"
+    elif program == "venv":
+        assert arguments
+    elif arguments or not (ROOT / program.replace(".", "/") / "__main__.py").is_file():
+        _read_argparse(program, arguments, monkeypatch)
 
 
 def _read_robustdml(arguments, monkeypatch):
@@ -85,19 +90,6 @@ def _look(parsed):
     if parsed.command == "train" and not parsed.resume and parsed.config is None:
         read_run_settings(vars(parsed), parsed.config, parsed.out, parsed.resume)
     return 0
-
-
-def _read_module(module, arguments, monkeypatch):
-    if module == "robustdml":
-        _read_robustdml(arguments, monkeypatch)
-    elif module in READERS:
-        READERS[module](arguments)
-    elif module == "venv":
-        assert arguments
-    elif (ROOT / module.replace(".", "/") / "__main__.py").is_file() and not arguments:
-        pass
-    else:
-        _read_argparse(module, arguments, monkeypatch)
 
 
 def _read_argparse(module, arguments, monkeypatch):

@@ -52,10 +52,7 @@ class Cosines:
     @contextlib.contextmanager
     def in_place(self) -> Iterator[None]:
         """In every module of the reference that has them, and in those of tests that make more of it."""
-        originals = {
-            "cosine_similarity": python_ref.anchor.cosine_similarity,
-            "unit_distance": python_ref.anchor.unit_distance,
-        }
+        originals = {name: getattr(python_ref.anchor, name) for name in ("cosine_similarity", "unit_distance")}
         with contextlib.ExitStack() as stack:
             for module in [m for name, m in sys.modules.items() if name.startswith(("python_ref", "tests."))]:
                 for name, original in originals.items():
@@ -63,13 +60,8 @@ class Cosines:
                         stack.enter_context(mock.patch.object(module, name, self._standing_in(name, original)))
             yield
 
-    def _standing_in(
-        self, name: str, original: Callable[[Tensor, Tensor], Tensor]
-    ) -> Callable[[Tensor, Tensor], Tensor]:
-        def stand_in(anchors: Tensor, candidates: Tensor) -> Tensor:
-            return _Moved.apply(anchors, candidates, original, self, name == "unit_distance")
-
-        return stand_in
+    def _standing_in(self, name: str, original: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        return lambda anchors, candidates: _Moved.apply(anchors, candidates, original, self, name == "unit_distance")
 
 
 class _Moved(torch.autograd.Function):

@@ -2,16 +2,7 @@
 
 import pytest
 import torch
-from cases import (
-    ANCHOR_NAMES,
-    ANY_PAIRS,
-    BANK_NAMES,
-    MATRIX_NAMES,
-    NAMES,
-    assert_close,
-    assert_same,
-    make_case,
-)
+from cases import ANCHOR_NAMES, ANY_PAIRS, BANK_NAMES, MATRIX_NAMES, NAMES, assert_close, assert_same, make_case
 
 from python_ref.prism_losses import memory_contrastive_loss
 from robustdml_ops.losses import SoftTripleLoss

@@ -9,25 +9,21 @@ import torch
 from hypothesis import given
 from ref_cases import Case, assert_same, cases, few, leaves
 
-from python_ref import (
-    adaptive_proxy_anchor_loss,
-    cosine_similarity,
-    proxy_anchor_loss,
-    smooth_proxy_anchor_loss,
-    smooth_similarity_gradient,
-)
+import python_ref
 
 
 def proxy_anchor(case, **reduction):
-    return proxy_anchor_loss(case.X, case.P, case.y, 8.0, 0.1, case.v, **reduction)
+    return python_ref.proxy_anchor_loss(case.X, case.P, case.y, 8.0, 0.1, case.v, **reduction)
 
 
 def smooth(case, **reduction):
-    return smooth_proxy_anchor_loss(case.X, case.P, case.c, 8.0, 0.1, 20.0, 0.6, case.v, **reduction)
+    return python_ref.smooth_proxy_anchor_loss(case.X, case.P, case.c, 8.0, 0.1, 20.0, 0.6, case.v, **reduction)
 
 
 def adaptive(case, negative_margin="sample", **reduction):
-    return adaptive_proxy_anchor_loss(case.X, case.P, case.y, case.m, 8.0, 0.5, negative_margin, case.v, **reduction)
+    return python_ref.adaptive_proxy_anchor_loss(
+        case.X, case.P, case.y, case.m, 8.0, 0.5, negative_margin, case.v, **reduction
+    )
 
 
 adaptive_by_proxy = partial(adaptive, negative_margin="proxy")
@@ -76,7 +72,7 @@ def test_weight_zero_is_absence(loss, case):
 @pytest.mark.parametrize("label", [-1, 4])
 def test_label_out_of_range_is_refused(label):
     with pytest.raises(RuntimeError, match="Class values"):
-        proxy_anchor_loss(torch.ones(2, 3), torch.ones(4, 3), torch.tensor([0, label]))
+        python_ref.proxy_anchor_loss(torch.ones(2, 3), torch.ones(4, 3), torch.tensor([0, label]))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +88,7 @@ def test_label_out_of_range_is_refused(label):
 )
 def test_margins_that_are_refused(margins, whose, error, message):
     with pytest.raises(error, match=message):
-        adaptive_proxy_anchor_loss(
+        python_ref.adaptive_proxy_anchor_loss(
             torch.ones(2, 2), torch.ones(3, 2), torch.tensor([0, 1]), torch.tensor(margins), negative_margin=whose
         )
 
@@ -101,7 +97,7 @@ def test_single_negative_margin_is_allowed_while_the_mean_is_positive():
     case = Case(B=4, C=3, D=2, seed=1, zero_weights=False)
     m = torch.tensor([0.4, -0.1, 0.3], dtype=torch.float64)
     X, P, y = case.X.tolist(), case.P.tolist(), case.y.tolist()
-    ours = adaptive_proxy_anchor_loss(case.X, case.P, case.y, m, 8.0)
+    ours = python_ref.adaptive_proxy_anchor_loss(case.X, case.P, case.y, m, 8.0)
     assert_same(ours.item(), loop_losses.adaptive_proxy_anchor(X, P, y, m.tolist(), 8.0, 1.0, "sample", [1.0] * 4))
 
 
@@ -109,16 +105,16 @@ def test_single_negative_margin_is_allowed_while_the_mean_is_positive():
 @given(cases)
 def test_eq_6_is_the_gradient(case):
     X, P = leaves(case.X, case.P)
-    S = cosine_similarity(P, X)
-    G = smooth_similarity_gradient(S.detach(), case.c, 8.0, 0.1, 20.0, 0.6)
-    loss = smooth_proxy_anchor_loss(X, P, case.c, 8.0, 0.1, 20.0, 0.6)
+    S = python_ref.cosine_similarity(P, X)
+    G = python_ref.smooth_similarity_gradient(S.detach(), case.c, 8.0, 0.1, 20.0, 0.6)
+    loss = python_ref.smooth_proxy_anchor_loss(X, P, case.c, 8.0, 0.1, 20.0, 0.6)
     assert_same(torch.autograd.grad(S, (X, P), G), torch.autograd.grad(loss, (X, P)))
 
 
 def test_confidences_are_constants():
     case = Case(B=5, C=3, D=2, seed=1, zero_weights=False)
     X, c = leaves(case.X, case.c)
-    smooth_proxy_anchor_loss(X, case.P, c).backward()
+    python_ref.smooth_proxy_anchor_loss(X, case.P, c).backward()
     assert X.grad.any()
     assert c.grad is None
 
@@ -129,8 +125,8 @@ def test_no_confidence_above_the_threshold(confidence):
     case = Case(B=5, C=3, D=2, seed=4, zero_weights=False)
     X, P = leaves(case.X, case.P)
     c = torch.full((5, 3), confidence, dtype=torch.float64)
-    shares = smooth_proxy_anchor_loss(X, P, c, threshold=0.5, alpha=2.0, margin=0.0, reduction="none")
-    S = cosine_similarity(case.P, case.X)
+    shares = python_ref.smooth_proxy_anchor_loss(X, P, c, threshold=0.5, alpha=2.0, margin=0.0, reduction="none")
+    S = python_ref.cosine_similarity(case.P, case.X)
     assert_same(shares, torch.log(1 + (0.5 if confidence else 1) * torch.exp(2 * S).sum(1)) / 3)
     shares.sum().backward()
     assert X.grad.isfinite().all()
@@ -140,4 +136,4 @@ def test_no_confidence_above_the_threshold(confidence):
 def test_nan_confidence_is_not_silent():
     case = Case(B=3, C=2, D=2, seed=5, zero_weights=False)
     case.c[1, 1] = math.nan
-    assert smooth_proxy_anchor_loss(case.X, case.P, case.c).isnan()
+    assert python_ref.smooth_proxy_anchor_loss(case.X, case.P, case.c).isnan()

@@ -13,38 +13,36 @@ B, C, D = 12, 15, 10
 WHICH = ["embeddings", "proxies", "both", "some"]
 
 
-def _labels():
-    return torch.arange(B) % 5
+def _labels(X):
+    return (torch.arange(B) % 5).to(X.device)
 
 
 def _anchor(X, P, backend):
-    zeros = torch.zeros(B, dtype=X.dtype, device=X.device)
-    sets = ops.LabelSets.of(_labels().to(X.device))
+    sets, zeros = ops.LabelSets.of(_labels(X)), X.new_zeros(B)
     return torch.cat(ops.anchor_lse(X, P, sets, ops.AnchorBiases(zeros, zeros), alpha=2.0, backend=backend))
 
 
 def _anchor_loss(X, P, backend):
-    zeros, one = torch.zeros(B, dtype=X.dtype, device=X.device), torch.ones((), dtype=X.dtype, device=X.device)
-    sets = ops.LabelSets.of(_labels().to(X.device))
+    sets, zeros, one = ops.LabelSets.of(_labels(X)), X.new_zeros(B), X.new_ones(())
     return ops.anchor_loss(X, P, sets, ops.AnchorBiases(zeros, zeros), one, one, alpha=2.0, backend=backend)[None]
 
 
 def _classes(X, P, backend):
-    return torch.cat(ops.class_lse(X, P, _labels().to(X.device), scale=2.0, backend=backend))
+    return torch.cat(ops.class_lse(X, P, _labels(X), scale=2.0, backend=backend))
 
 
 def _centers(X, P, backend):
-    labels, P = _labels().to(X.device), P.view(5, 3, D)
+    labels, P = _labels(X), P.view(5, 3, D)
     return torch.cat(ops.class_lse(X, P, labels, scale=2.0, pooling="softmax", gamma=0.5, backend=backend))
 
 
 def _pairs(X, P, backend):
-    labels, others = _labels().to(X.device), (torch.arange(C) % 4).to(X.device)
+    labels, others = _labels(X), (torch.arange(C) % 4).to(X.device)
     return torch.cat(ops.pair_lse(X, labels, P, others, alpha=2.0, beta=4.0, base=0.5, epsilon=0.1, backend=backend))
 
 
 def _hinges(X, P, backend):
-    labels, others = _labels().to(X.device), (torch.arange(C) % 4).to(X.device)
+    labels, others = _labels(X), (torch.arange(C) % 4).to(X.device)
     margins = {"positive_margin": -0.3, "negative_margin": -1.2}
     hinge = ops.pair_hinge(X, labels, P, others, **margins, distance="euclidean", backend=backend)
     return torch.cat([hinge.positive, hinge.negative])
