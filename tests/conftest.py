@@ -52,15 +52,13 @@ def _poisoned_memory_and_a_seed():
 
 # Names under which modules import the functions that choose the size of a chunk.
 SMALL_CHUNKS = (
-    "robustdml_ops.backends.native_module.lane_rows",
-    *(
-        f"robustdml_ops.{module}.chunk_rows"
-        for module in ("engine.similarity_chunks", "ops.pairs.sweep", "losses.smooth_proxy_anchor")
-    ),
-    *(
-        f"robustdml_ops.{module}.cache_rows"
-        for module in ("ops.anchor.autograd", "ops.classes.second_derivative", "ops.pairs.second_derivative")
-    ),
+    "backends.native_module.lane_rows",
+    "engine.similarity_chunks.chunk_rows",
+    "losses.smooth_proxy_anchor.chunk_rows",
+    "ops.pairs.sweep.chunk_rows",
+    "ops.anchor.autograd.cache_rows",
+    "ops.classes.second_derivative.cache_rows",
+    "ops.pairs.second_derivative.cache_rows",
 )
 
 
@@ -68,7 +66,7 @@ SMALL_CHUNKS = (
 def small_chunks(monkeypatch):
     """Chunks of 7 classes, so that small cases cross many boundaries."""
     for place in SMALL_CHUNKS:
-        monkeypatch.setattr(place, lambda *_: 7)
+        monkeypatch.setattr(f"robustdml_ops.{place}", lambda *_: 7)
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops import pair_hinge
 from robustdml_ops.ops.pairs import hinge_kernel
 from robustdml_ops.ops.pairs import triton as triton_pairs
+from robustdml_ops.ops.pairs.problem import PairBuffers, PairSets
 from robustdml_ops.ops.pairs.sweep import BACKENDS
 from tests.nightly import nightly_but
 from tests.pairs import cases
@@ -82,3 +84,29 @@ def test_a_nan_reaches_the_result():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_set_that_mining_empties_has_the_sum_0(dtype):
     cases.assert_a_set_that_mining_empties_has_the_sum_0(TRITON, dtype, DEVICE)
+
+
+def epilogue(name, S, dS):
+    """Of candidates in five classes; without dS the gradient is written in place of S."""
+    (n, m), one = S.shape, S.new_ones(())
+    sums, counts = torch.empty(2, n, device=DEVICE), torch.empty(2, n, dtype=torch.int64, device=DEVICE)
+    chunk = Chunk(0, n, S, S.new_ones(n, 3), S.new_ones(n), False, None, dS)
+    sets = PairSets.of(*((torch.arange(count) % 5).to(DEVICE) for count in (n, m)))
+    problem = cases.problems(sets, torch.float32, m, DEVICE)[name]
+    TRITON.pair_sums(chunk, problem, PairBuffers((one, one), *sums, counts, None))
+
+
+@pytest.mark.parametrize("name", ["mined", "cosine"])
+def test_the_gradient_in_the_type_of_the_operands_is_the_one_in_place_rounded_once(name):
+    """Epilogues of anchors and classes are tried with their products in tests/rows/test_as_they_are_triton.py."""
+    cosines = torch.linspace(-1, 1, 13 * 37, device=DEVICE).view(13, 37).sin()
+    S, dS = cosines.clone(), torch.zeros(13, 37, dtype=torch.bfloat16, device=DEVICE)
+    epilogue(name, S, dS)
+    assert torch.equal(S, cosines)
+    in_place = cosines.clone()
+    epilogue(name, in_place, None)
+    written = in_place != cosines
+    assert written.any()
+    # Triton's interpreter cuts off what a GPU rounds.
+    tolerance = 0 if DEVICE.type == "cuda" else 2.0**-7
+    torch.testing.assert_close(dS[written], in_place.bfloat16()[written], rtol=tolerance, atol=0)
