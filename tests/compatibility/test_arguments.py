@@ -95,10 +95,8 @@ def test_few_pairs_of_a_large_batch_are_gathered(name):
     """2,000 pairs of 1,000 × 1,000: a matrix of them would be 500 times as large."""
     generator = torch.Generator().manual_seed(0)
     X = torch.randn(1000, D, generator=generator, dtype=torch.float64, requires_grad=True)
-    anchors, partners = (
-        torch.randint(500, (2, 1000), generator=generator),
-        torch.randint(1000, (2, 1000), generator=generator),
-    )
+    anchors = torch.randint(500, (2, 1000), generator=generator)
+    partners = torch.randint(1000, (2, 1000), generator=generator)
     # Positives have anchors of their own: no pair is both.
     assert_same(both(name), X, None, (anchors[0], partners[0], anchors[1] + 500, partners[1]))
 

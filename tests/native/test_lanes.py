@@ -107,10 +107,7 @@ def test_similarities_and_the_nearest(columns, dtype, threads, monkeypatch):
     tolerance = 1e-12 if dtype == torch.float64 else 1e-6
     torch.testing.assert_close((S, values), chunks[:2], rtol=0, atol=tolerance)
     # 4 and 5 point the same way, and which of them comes first is rounding.
-    same = (
-        torch.where(indices % C == 5, indices - 1, indices),
-        torch.where(chunks[2] % C == 5, chunks[2] - 1, chunks[2]),
-    )
+    same = (torch.where(places % C == 5, places - 1, places) for places in (indices, chunks[2]))
     assert torch.equal(*(places.sort(1).values for places in same))
 
 

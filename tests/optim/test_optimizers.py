@@ -92,10 +92,8 @@ def test_adagrad_is_the_published_one(small_chunks, name, backend, weight_decay,
     """And without weight decay a gradient of 0, of rows that were not drawn, is no step."""
     ours, theirs, P, Q = pair(name, backend, **drawn)
     optimizer = ProxyAdagrad(ours, lr=0.1, eps=1e-3, weight_decay=weight_decay, initial_accumulator_value=0.01)
-    rows, total = (
-        theirs._class_matrix().detach().clone(),
-        torch.full((len(ours._class_matrix()),), 0.01, dtype=torch.float64),
-    )
+    rows = theirs._class_matrix().detach().clone()
+    total = torch.full((len(rows),), 0.01, dtype=torch.float64)
     for _ in range(3):
         X, labels = batch()
         Q.grad = None

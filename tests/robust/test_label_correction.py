@@ -1,6 +1,7 @@
 """Labels put right in training, against the reference, and what a correction may not do."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -30,11 +31,8 @@ def test_a_step_is_the_references(similarity, confidence, seed):
     prism, bank, bank_labels, batch = made_up(similarity, seed)
     given = torch.tensor([1, 2, 0, 0, 3, 2, 1, 0])
     keep = torch.tensor([False, False, False, True, False, False, True, False])
-    T = (
-        vmf_similarity(batch, bank, bank_labels, 4, "u")
-        if similarity == "vmf"
-        else average_similarity(batch, bank, bank_labels, 4)
-    )
+    reference = partial(vmf_similarity, bias_correction="u") if similarity == "vmf" else average_similarity
+    T = reference(batch, bank, bank_labels, 4)
     # As the rows that the filter stores are float32.
     best, log_p = prism.propose(batch)
     assert (best == T.argmax(1)).all()
