@@ -8,19 +8,11 @@ from cases import BANK_NAMES, CPU_BACKENDS, MATRIX_NAMES, NAMES, assert_same, ma
 
 from robustdml_ops import losses
 from robustdml_ops.ops import ABSENT
+from tests.compatibility.peers import CLASS_NAMES
 from tests.every_call import LOSSES
 
 X = torch.randn(4, 3)
 Y = torch.tensor([0, 1, 2, 1])
-MATRIX_LOSSES = (
-    losses.ProxyAnchorLoss,
-    losses.ProxyNCALoss,
-    losses.NormalizedSoftmaxLoss,
-    losses.SoftTripleLoss,
-    losses.CosFaceLoss,
-    losses.ArcFaceLoss,
-    losses.SubCenterArcFaceLoss,
-)
 WEIGHTED = {name: call for name, call in LOSSES.items() if name != "ProcSimLoss"}  # which makes its own
 
 
@@ -48,9 +40,9 @@ WEIGHTED = {name: call for name, call in LOSSES.items() if name != "ProcSimLoss"
     ],
 )
 def test_batch(arguments, error, message):
-    for kind in MATRIX_LOSSES:
+    for name in CLASS_NAMES:
         with pytest.raises(error, match=message):
-            kind(6, 3)(*arguments)
+            getattr(losses, name)(6, 3)(*arguments)
 
 
 @pytest.mark.parametrize(
