@@ -1,9 +1,10 @@
-"""Hugging Face's accelerate launches the processes, and the proxies are divided among them.
+"""A training loop of Hugging Face's accelerate, with the proxies divided among its processes.
 
     pip install accelerate
-    accelerate launch --cpu --num_processes 2 examples/accelerate_shards.py
+    torchrun --standalone --nproc-per-node=2 examples/accelerate_shards.py
 
-The loss is kept out of ``prepare``: its gradients are complete on every process.
+``accelerate launch`` starts several processes on GPUs; with ``--cpu`` it starts one. The loss is kept out of
+``prepare``: its gradients are complete on every process.
 """
 
 import argparse
