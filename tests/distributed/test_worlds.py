@@ -25,7 +25,7 @@ def results(request, tmp_path_factory, worker_id):
         if not folder.exists():
             folder.mkdir()
             run = run_python(
-                "-m", "tests.distributed.worlds", str(folder), *sizes, *short, timeout=1500, OMP_NUM_THREADS="1"
+                "-m", "tests.distributed.worlds", str(folder), *sizes, *short, timeout=3600, OMP_NUM_THREADS="1"
             )
             (folder / "stderr").write_text(run.stderr)
     return worlds.read_results(folder)
