@@ -17,7 +17,7 @@ from app.tests.browser import browser
 from robustdml.audit_report.findings import Finding
 from robustdml.cli import main
 from robustdml.config import TrainingConfig
-from robustdml.data import RetrievalData, Split
+from robustdml.data import RetrievalData, Split, take_classes
 from robustdml.methods import METHODS
 from robustdml.networks.preparation import prepare
 from robustdml.noise import with_wrong_labels
@@ -210,6 +210,19 @@ def metrics_of(folder):
 def finding(sample, label="x", **changes):
     """What an audit found of a sample: that its label is right, but for changes."""
     return replace(Finding(str(sample), label, 0.9, label, 0.9, "right", -1), **changes)
+
+
+def mixture(classes=12, size=20, features=24, nuisance=3.0, seed=0):
+    """Classes that differ in a third of the directions, under a nuisance in others."""
+    random = np.random.default_rng(seed)
+    centres = np.zeros((2 * classes, features))
+    centres[:, : features // 3] = random.normal(size=(2 * classes, features // 3))
+    labels = np.repeat(np.arange(2 * classes), size)
+    x = centres[labels] + 0.3 * random.normal(size=(len(labels), features))
+    x[:, -2:] += nuisance * random.normal(size=(len(labels), 2))
+    whole = Split(x.astype(np.float32), labels, tuple(f"class {c}" for c in range(2 * classes)))
+    parts = np.split(np.arange(2 * classes), 2)
+    return RetrievalData("mixture", *(take_classes(whole, part) for part in parts))
 
 
 def begun(config, data):
