@@ -3,8 +3,8 @@
     pip install accelerate
     torchrun --standalone --nproc-per-node=2 examples/accelerate_shards.py
 
-``accelerate launch`` starts several processes on GPUs; with ``--cpu`` it starts one. The loss is kept out of
-``prepare``: its gradients are complete on every process.
+``accelerate launch --cpu`` would start one process. The loss is kept out of ``prepare``: its gradients are complete on
+every process.
 """
 
 import argparse

@@ -175,7 +175,7 @@ def image_model(trained):
 
 
 class Printed(NamedTuple):
-    """What a command prints."""
+    """Output of a command, standard output and error."""
 
     out: str
     err: str

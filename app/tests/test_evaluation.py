@@ -5,11 +5,13 @@ import json
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from sklearn.metrics import roc_curve
 
 from app.tests.conftest import csv_rows, run_command, save_photos
 from robustdml import retrieval, verification
+from robustdml.reports import run_plots
 from robustdml.retrieval import METRICS, intervals_over_classes, retrieval_by_query, retrieval_metrics
 from robustdml.verification import verify
 
@@ -132,3 +134,12 @@ def test_a_query_folder_searches_another(image_model, tmp_path):
     assert "class 1" in (tmp_path / "out" / "evaluation.html").read_text()
     text = run_command(*command).out
     assert "95 % interval over classes" in text and "best threshold" in text and "2 have no other sample" in text
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_axis_of_a_share_ends_at_0_and_1(share, monkeypatch):
+    axes = Figure().subplots()
+    monkeypatch.setattr(run_plots, "draw_axes", lambda draw, height: draw(axes))
+    run_plots.curve([{"epoch": 1, "recall": share}, {"epoch": 2, "recall": share}], "recall", "run", "Recall@1")
+    low, high = axes.get_ylim()
+    assert -0.01 < low < share + 1e-9 and share - 1e-9 < high < 1.01

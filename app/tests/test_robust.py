@@ -1,4 +1,4 @@
-"""What `robust` chooses by trials: a learning rate, a filter, and the average of the layer with its start."""
+"""Trials of `robust` choose a learning rate, a filter, and the average of the layer with its start."""
 
 from dataclasses import replace
 

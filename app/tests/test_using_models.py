@@ -45,7 +45,7 @@ def embed(model, images, tmp_path, *options):
 
 
 def evaluated(*arguments):
-    """What `evaluate` tells as JSON."""
+    """JSON output of `evaluate`."""
     return json.loads(run_command("evaluate", *arguments, "--json", "--device", "cpu").out)
 
 

@@ -65,7 +65,7 @@ def test_the_same_bits_while_others_are_busy(name, threads):
         thread.start()
     try:
         for _ in range(20):
-            assert all(map(torch.equal, value_and_gradients(made), first))
+            torch.testing.assert_close(value_and_gradients(made), first, rtol=0, atol=0)
     finally:
         stop.set()
         for thread in busy:
@@ -81,7 +81,7 @@ def test_as_many_lanes_as_a_server_has(name, threads):
     alone = value_and_gradients(made)
     threads(64)
     together, again = (value_and_gradients(made) for _ in range(2))
-    assert all(map(torch.equal, together, again))
+    torch.testing.assert_close(together, again, rtol=0, atol=0)
     for ours, expected in zip(together, alone, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-6 * float(expected.abs().max()))
 
@@ -102,7 +102,7 @@ def test_similarities_and_the_nearest(columns, dtype, threads, monkeypatch):
     for count in THREADS:
         threads(count)
         by_lanes.append((similarity(X, P), *nearest(X, P, 20)))
-        assert all(map(torch.equal, by_lanes[-1], by_lanes[0]))
+        torch.testing.assert_close(by_lanes[-1], by_lanes[0], rtol=0, atol=0)
     S, values, indices = by_lanes[0]
     tolerance = 1e-12 if dtype == torch.float64 else 1e-6
     torch.testing.assert_close((S, values), chunks[:2], rtol=0, atol=tolerance)

@@ -83,7 +83,7 @@ def test_within_the_rounding_of_bfloat16(case, types, autocast, threads):
         for gradient, reference in zip(ours[1:], exact[1:], strict=True):
             # Roundings of 2⁻⁹ of both factors and of the result.
             assert (gradient - reference).norm() < 2**-7 * reference.norm()
-        assert all(map(torch.equal, ours, step(case, *types, autocast=autocast)))
+        torch.testing.assert_close(ours, step(case, *types, autocast=autocast), rtol=0, atol=0)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -92,12 +92,12 @@ def test_float32_where_onednn_is_off(case, monkeypatch):
     of_float32 = step(case, F32, F32)
     with monkeypatch.context() as patch:
         patch.setattr(native_module, "bfloat16_pays", lambda: False)
-        assert all(map(torch.equal, step(case, F32, F32, autocast=True), of_float32))
+        torch.testing.assert_close(step(case, F32, F32, autocast=True), of_float32, rtol=0, atol=0)
     with torch.backends.mkldnn.flags(enabled=False):
-        assert all(map(torch.equal, step(case, F32, F32, autocast=True), of_float32))
+        torch.testing.assert_close(step(case, F32, F32, autocast=True), of_float32, rtol=0, atol=0)
     loss = case[0]
     loss.proxies = torch.nn.Parameter(loss.proxies.detach().t().contiguous().t())
-    assert all(map(torch.equal, step(case, F32, F32, autocast=True), step(case, F32, F32)))
+    torch.testing.assert_close(step(case, F32, F32, autocast=True), step(case, F32, F32), rtol=0, atol=0)
 
 
 @pytest.mark.usefixtures("small_chunks")

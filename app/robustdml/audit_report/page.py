@@ -44,7 +44,7 @@ def render_page(
     on_progress: OnProgress,
 ) -> str:
     """Lay out the page."""
-    script, style = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
+    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     typical = [rows[:TYPICAL].tolist() for rows in best_first(samples.labels, auditor.label_quality_)]
     suspects = _suspects(findings, {samples.class_names[label] for label in auditor.small_classes_})
     near, shared = _most_similar(features, suspects), _shared_duplicates(findings)
@@ -67,7 +67,7 @@ def render_page(
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     scripts = f'<script type="application/json" id="data">{text}</script><script>{script}</script>'
     body = _overview(samples, findings, auditor, len(suspects)) + scripts
-    return page(f"Labels of {samples.source}", body, style, script)
+    return page(f"Labels of {samples.source}", body, Path(__file__).with_name("page.css"), script)
 
 
 def _most_similar(features: NDArray[np.float32], rows: list[int]) -> dict[int, list[int]]:

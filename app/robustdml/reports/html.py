@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+STYLE = Path(__file__).with_name("page.css")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -44,9 +44,10 @@ def picture(pixels: NDArray[np.generic]) -> str:
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def page(title: str, body: str, style: str = STYLE, script: str = "") -> str:
+def page(title: str, body: str, style: Path = STYLE, script: str = "") -> str:
     """Make a whole page, which runs no script but the one given."""
-    return in_browser(_PAGE.substitute(title=escape(title), body=body, policy=policy(script), style=style))
+    rules = style.read_text(encoding="utf-8")
+    return in_browser(_PAGE.substitute(title=escape(title), body=body, policy=policy(script), style=rules))
 
 
 def in_browser(text: str) -> str:

@@ -44,6 +44,9 @@ def encode(figure: Figure, kind: str) -> str:
 # Okabe and Ito's colours, told apart by people with any kind of colour vision.
 LINES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
+# Room for the marks of 0 and 1.
+_ROOM = 0.005
+
 
 def curve(
     history: Sequence[Mapping[str, float]],
@@ -65,6 +68,8 @@ def curve(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if percent:
             axes.yaxis.set_major_formatter(PercentFormatter(1))
+            low, high = axes.get_ylim()
+            axes.set_ylim(max(low, -_ROOM), min(high, 1 + _ROOM))  # a share is between 0 and 1
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=10)
 
     return draw_axes(draw, 3.8)

@@ -29,7 +29,7 @@ class Tally:
     """Differences of Recall@1 and MAP@R, by class and over splits, weighted as the metrics are: by samples."""
 
     num_classes: int
-    chance: float = CHANCE
+    chance: float = CHANCE  # Probability of a supported gain where there is none
     sums: NDArray[np.float64] = field(init=False)  # (C, 2)
     counts: NDArray[np.int64] = field(init=False)  # (C,)
     believed_gain: float = 0.0  # Sum of the differences of MAP@R among labels that the audit keeps
