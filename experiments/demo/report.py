@@ -99,10 +99,10 @@ def believed_labels(robust: TrainingResult) -> str:
         return "<p>On classes left out of a trial, the robust method did best without a filter.</p>"
     return figure(
         plots.score_histogram(robust.scores[held], robust.changed, _HELD[held]),
-        "Two histograms of what is held of the labels: right ones lie at the right end, wrong ones to the left.",
-        "What the robust method held of the labels that it met in the last epoch, seed 0. It keeps what lies right of "
-        f"a cut that it finds itself: {robust.summary['filter_kept']:.0%} of the images, and of these have "
-        f"{robust.summary['filter_precision']:.1%} a right label. Nobody told it how many labels are wrong.",
+        "Histograms of the probability that a label is right: right labels at the right end, wrong ones at the left.",
+        "Probabilities that the robust method gave in the last epoch, seed 0. It finds a cut without the rate of wrong "
+        f"labels, and keeps the images above it: {robust.summary['filter_kept']:.0%} of all, "
+        f"{robust.summary['filter_precision']:.1%} of them with a right label.",
     )
 
 
