@@ -172,15 +172,15 @@ def train(
 
         pauses = Pauses(run, None if out is None else save, checkpoint_every, signals)
         try:
-            for recorder in recorders:
-                recorder.start(run.history, config.epochs)
             if not resume:
                 prepare_run(run, on_progress)
+            for recorder in recorders:
+                recorder.start(run.history, run.epochs)
             signals.held = True
-            while run.epoch < config.epochs:
+            while run.epoch < run.epochs:
                 run.take_steps(on_progress, recorders, pauses)
                 metrics: dict[str, float] | None = {}
-                if evaluate_each_epoch or run.epoch + 1 == config.epochs:
+                if evaluate_each_epoch or run.epoch + 1 == run.epochs:
                     metrics = signals.unless_received(lambda: run.evaluate(retrieval_metrics))
                     pauses()  # No metrics: it ends here.
                 run.end_epoch(metrics or {})
@@ -303,7 +303,7 @@ def _result(run: Run, untouched: dict[str, float], out: Path | None) -> Training
     summary |= {f"{name}_auc": clean_auc(name, score, run.changed) for name, score in scores.items()}
     summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
     summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}
-    summary["still_rising"] = None if run.keeps_features else still_rising(run.history, out)
+    summary["still_rising"] = still_rising(run.history, out)
     embedder = run.averaged().eval()
     left_out = run.prepared.data.left_out
     found = run.evaluate(_retrieve)

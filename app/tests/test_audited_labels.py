@@ -109,7 +109,7 @@ def test_from_the_command_line(source, tmp_path):
 
 
 def test_a_resumed_run_equals_an_unbroken_one(source, tmp_path):
-    config = TrainingConfig(labels=str(findings_beside(source)), epochs=2)
+    config = TrainingConfig(labels=str(findings_beside(source)), epochs=2, averaging=1.0)
     check_resume(config, load_data(str(source)), tmp_path / "run", stop=1)
 
 

@@ -55,7 +55,7 @@ def test_they_are_the_metrics_of_the_features_as_given(clusters, tmp_path):
 
 
 def test_a_run_that_is_evaluated_at_its_end_alone_ends_the_same(noisy):
-    config = replace(FAST, epochs=3, method="robust")
+    config = replace(FAST, epochs=3, method="robust", averaging=1.0)
     whole = train(config, noisy, device="cpu")
     at_end = train(config, noisy, device="cpu", evaluate_each_epoch=False)
     assert [set(METRICS) <= set(record) for record in whole.history] == [True] * 3
@@ -117,13 +117,15 @@ def test_a_run_that_does_harm_says_so_in_terminal_metrics_and_report(clusters, t
 
 def test_a_run_that_trains_nothing_is_the_untouched_features_and_says_nothing(tmp_path):
     source = save_features(mixture(), tmp_path / "mixture.npz")
-    command = ("train", "--data", source, "--start", "principal", "--averaging", "0", "--epochs", "1")
+    command = ("train", "--data", source, "--start", "principal", "--averaging", "0", "--epochs", "9")
     printed = run_command(*command, "--batch-size", "64", "--device", "cpu", "--out", "fine")
     stored = metrics_of(tmp_path / "fine")
     assert stored["below_untouched"] is None and stored["averaging"] == 0
+    assert stored["epoch"] == 1, "epochs that nothing is used of"
     for name in ("precision_at_1", "mean_average_precision_at_r"):
         assert stored[name] == pytest.approx(stored["untouched"][name], abs=1e-4)
-    assert "did harm" not in printed.out + (tmp_path / "fine" / "report.html").read_text()
+    report = (tmp_path / "fine" / "report.html").read_text()
+    assert "did harm" not in printed.out + report and "1 epoch, " in report
 
 
 def test_a_curve_that_still_rises_is_told_with_the_command_that_goes_on(features, tmp_path):
@@ -155,9 +157,10 @@ def test_kept_features_are_used_bit_for_bit(trained, features, clusters):
 
 
 def test_resume_keeps_the_features_and_what_is_told(clusters, tmp_path):
-    config = TrainingConfig(epochs=1, batch_size=32)
+    config = TrainingConfig(epochs=3, batch_size=32)
     first = train(config, clusters, out=tmp_path, device="cpu")
-    again = train(replace(config, epochs=2), clusters, out=tmp_path, resume=True, device="cpu")
+    again = train(replace(config, epochs=4), clusters, out=tmp_path, resume=True, device="cpu")
+    assert len(first.history) == len(again.history) == 1
     assert again.summary["chosen"] == first.summary["chosen"] and again.summary["chosen"]["kept_features"]
     assert {name: again.summary[name] for name in METRICS} == again.summary["untouched"]
 

@@ -137,9 +137,10 @@ def _data_line(result: TrainingResult) -> str:
     labels = "labels as they are"
     if result.changed.any():
         labels = f"{result.changed.sum():,} of them with a wrong label (noise {result.summary['noise']})"
+    epochs = f"{len(result.history)} epoch" + "s" * (len(result.history) > 1)
     alone = f", without {test['alone']:,} that are alone in their class" if test["alone"] else ""
     return (
         f"{data['name']}: {data['train'][0]:,} training samples of {data['classes']:,} classes, {labels}; seed "
-        f"{config.seed}, {len(result.history)} epochs, {result.summary['training_seconds']:.1f} s of training. Tested "
+        f"{config.seed}, {epochs}, {result.summary['training_seconds']:.1f} s of training. Tested "
         f"on {test['samples']:,} samples of {test['classes']:,} {which} classes{alone}.{audited} {note}"
     )

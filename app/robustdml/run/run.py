@@ -145,6 +145,12 @@ class Run:
         return len(self.history)
 
     @property
+    def epochs(self) -> int:
+        """Epochs to take: one, for its record and scores, where nothing that is trained is used."""
+        used = self.averaging > 0 and not self.keeps_features
+        return self.config.epochs if used else 1
+
+    @property
     def position(self) -> str:
         """What is done, in words."""
         steps = self.under_way.steps
@@ -234,7 +240,7 @@ class Run:
             if isinstance(self.filter, AuditFilter):
                 self.log.write(np.arange(len(self.labels)), self.filter.verdict)
         self.network.train()
-        title = f"epoch {self.epoch + 1} of {self.config.epochs}"
+        title = f"epoch {self.epoch + 1} of {self.epochs}"
         batches = islice(self.sampler.batches(self.epoch), done.steps, None)
         left = [self.world.part(rows if self.drawn is None else self.drawn[rows]) for rows in batches]
         for rows, inputs in zip(left, batches_of(self.prepared.data.train.inputs, left), strict=True):

@@ -88,7 +88,7 @@ def choose(run: Run, report: OnProgress) -> None:
         "kept_features": keep,
         "filter": options.kind,
         "start": {"width": run.embedding_size, "measured": run.measured_widths},
-        "steps": run.config.epochs * len(run.sampler),
+        "steps": run.epochs * len(run.sampler),
         "raised": run.rates[0] / run.config.network_learning_rate,
         "doubted": 0.0 if run.label_quality is None else float((run.label_quality < LEAST_QUALITY).float().mean()),
         "overlooked": trials.overlooked,
