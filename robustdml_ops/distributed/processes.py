@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.checkpoint import _StopRecomputationError
 
 from robustdml_ops.distributed.roll_call import LOOK, RollCall, meet
 from robustdml_ops.engine.shards import OwnRows
@@ -208,7 +209,7 @@ class Processes:
         """Call a function that communicates; where it raises, tell the others, so that no process waits."""
         try:
             return function(*arguments)
-        except ShardError:
+        except (ShardError, _StopRecomputationError):  # the latter ends what torch.utils.checkpoint computes anew
             raise
         except Exception as error:
             self._part(f"{type(error).__name__}: {error}")

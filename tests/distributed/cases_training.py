@@ -16,6 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from robustdml_ops import losses
 from robustdml_ops.distributed import shard_classes
@@ -86,6 +87,18 @@ register("ddp_by_columns", lambda place: trained(place, ddp, "normalized_softmax
 register("ddp_one_margin", lambda place: trained(place, ddp, "adaptive", "adamw"), 2)
 if torch.__version__ >= "2.7":  # compared as versions; the fully_shard of 2.6 needs a GPU's streams
     register("fsdp2", lambda place: trained(place, fsdp, "proxy_nca", "adamw"), 2, 4)
+
+
+@case(2)
+def a_loss_within_an_activation_checkpoint(place):
+    """What is computed anew ends where the last saved tensor is there, between two collectives."""
+    X, labels = next(batches_of(place, 1, D, CLASSES, seed=5))
+    for name in ("normalized_softmax", "proxy_nca"):
+        one, rows, own = make(name), X.clone().requires_grad_(), X[place.own].clone().requires_grad_()
+        many = shard_classes(copy.deepcopy(one), place.mesh, backbone_gradients="summed")
+        one(rows, labels).backward()
+        checkpoint(many, own, labels[place.own], use_reentrant=False).backward()
+        torch.testing.assert_close(own.grad, rows.grad[place.own], rtol=0, atol=1e-10)
 
 
 class Checkpoint:
