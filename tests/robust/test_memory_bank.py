@@ -203,8 +203,16 @@ def test_buffers_keep_their_types():
 
 
 def test_a_row_too_large_for_the_type_of_the_bank():
-    with pytest.raises(ValueError, match=r"features\[0\] has NaN or inf as torch.float16"):
+    with pytest.raises(ValueError, match=r"features\[0\] has NaN or inf: .* or in torch.float16"):
         MemoryBank(1, 1, 1, torch.float16).enqueue(torch.tensor([[1e5]]), torch.tensor([0]))
+
+
+def test_storing_compiles_without_a_graph_break():
+    features, labels, _, keep = batch_of(6, torch.Generator().manual_seed(0))
+    compiled, eager = MemoryBank(C, D, 9), MemoryBank(C, D, 9)
+    torch.compile(compiled.enqueue, backend="eager", fullgraph=True)(features, labels, keep=keep)
+    eager.enqueue(features, labels, keep=keep)
+    assert_same_state(compiled, eager)
 
 
 def test_how_rows_are_stored_can_be_chosen(monkeypatch):

@@ -12,7 +12,7 @@ from robustdml_ops.backends.trust import add_room
 from robustdml_ops.engine.labels import ABSENT, check_label_range
 from robustdml_ops.engine.shards import ClassBuffers
 from robustdml_ops.engine.sums import add_rows
-from robustdml_ops.engine.validation import all_finite, check_sizes
+from robustdml_ops.engine.validation import check_finite_rows, check_sizes
 from robustdml_ops.ops.self_check import Inputs, cases
 from robustdml_ops.robust.bank.row_store import (
     ROW_STORES,
@@ -160,12 +160,8 @@ class MemoryBank(ClassBuffers):
         batch = check_batch("features", features, labels, sample_ids, D, N, self.sums)
         check_label_range(batch.labels, self.num_classes)
         stored = features.to(self.features.dtype)
-        if stored.device.type == "cpu" and not all_finite(stored):
-            row = int((~torch.isfinite(stored)).any(1).nonzero()[0])
-            raise ValueError(
-                f"features[{row}] has NaN or inf as {stored.dtype}: look for an overflow in the model, or keep the row "
-                "out of the batch"
-            )
+        where = f"in the model or in {stored.dtype}, as which rows are stored"
+        check_finite_rows(stored, "features", f"look for an overflow {where}, or keep the row out of the batch")
         keep = torch.ones_like(batch.labels, dtype=torch.bool) if keep is None else check_keep(keep, batch.labels)
         return batch._replace(X=stored), keep
 
