@@ -76,6 +76,16 @@ def test_every_buffer_is_saved_and_those_of_filters_keep_their_types():
         assert types == {name: buffer.dtype for name, buffer in module.named_buffers()}
 
 
+def test_sums_that_were_made_short_are_refused():
+    """As FullyShardedDataParallel makes them by its buffer_dtype, behind the back of ``.half()``."""
+    prism = made("vmf")
+    for buffer in prism.buffers():
+        if buffer.is_floating_point():
+            buffer.data = buffer.bfloat16()
+    with pytest.raises(TypeError, match=r"have become torch\.bfloat16.*leave buffer_dtype out"):
+        steps(prism, [0])
+
+
 def test_an_averaged_memory_warns():
     prism = made("vmf")
     averaged, weights = AveragedModel(prism, use_buffers=True), AveragedModel(prism)

@@ -167,6 +167,11 @@ class MemoryBank(ClassBuffers):
 
     def store(self, batch: CheckedBatch, keep: Tensor) -> Tensor:
         """Store the kept rows of a batch whose values have been checked; returns what `enqueue` returns."""
+        if self.sums.dtype.itemsize < 4:
+            raise TypeError(
+                f"the sums of this {type(self).__name__} have become {self.sums.dtype}, in which they would drift: "
+                "leave buffer_dtype out of FSDP's MixedPrecision, or give FSDP the filter among ignored_modules"
+            )
         if len(batch.labels) == 0:
             return batch.labels
         (slots, first), window = self._slots(), None
