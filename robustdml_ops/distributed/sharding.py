@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from robustdml_ops.distributed.class_shards import ClassShards
 from robustdml_ops.distributed.processes import Processes
 from robustdml_ops.engine.proxy_update import owner_of
-from robustdml_ops.engine.shards import is_sharded, of_shards, settings_of, shard_loaded
+from robustdml_ops.engine.shards import check_held, is_sharded, of_shards, settings_of, shard_loaded
 from robustdml_ops.engine.validation import check_choice
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -131,6 +131,7 @@ def _items(module: nn.Module) -> list[Any]:
                 f"the parameters of {type(item).__name__} are DTensors already, as fully_shard makes them: call "
                 "shard_classes on the loss first, and fully_shard passes over it"
             )
+        check_held(item)
         names = ["embedding_regularizer", "weight_regularizer"]
         if hasattr(item, "is_fused") and not item.is_fused():
             names += ["reducer", "distance"]

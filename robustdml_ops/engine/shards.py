@@ -184,9 +184,27 @@ class ClassBuffers(TypedBuffers):
 # DTensors of proxies and of their optimiser state; each process has ⌈rows/W⌉ rows, the last ones fewer.
 
 
-def is_sharded(tensor: Tensor) -> bool:
+def is_sharded(tensor: Tensor | None) -> bool:
     """Whether ``tensor`` is a DTensor, without the slow import of its class."""
     return type(tensor).__name__ == "DTensor"
+
+
+def check_held(module: Any) -> None:
+    """Raise where the module no longer holds what has an entry for each class itself."""
+    for name in module.class_dimensions():
+        held = module._parameters.get(name, module._buffers.get(name))
+        # The mark of FullyShardedDataParallel has no public name.
+        divided = hasattr(held, "_fsdp_flattened") or (is_sharded(held) and not module.shards.divided)
+        if held is None or divided:
+            why = (
+                "it is divided already, by FSDP or as a DTensor of your own"
+                if divided
+                else "weight_norm, another parametrization, pruning or FSDP computes it"
+            )
+            raise TypeError(
+                f".{name} of {type(module).__name__} is not its own tensor: {why}. Leave that out, or undo it "
+                "before this call; robustdml_ops.distributed.shard_classes divides classes"
+            )
 
 
 def local_of(tensor: Any) -> Tensor:

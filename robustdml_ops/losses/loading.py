@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from robustdml_ops.engine.shards import check_held
 from robustdml_ops.engine.validation import check_matrix
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 
@@ -77,6 +78,7 @@ def load_class_matrix(
             f"loss must be one with a class matrix, such as ArcFaceLoss, got {type(loss).__name__}: give the loss that "
             "is within it"
         )
+    check_held(loss)
     parts: list[Tensor] = []
     held = loss._class_matrix()
     first, last = (place * (loss.centers or 1) for place in loss.shards.shard_of(loss.num_classes))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.labels import ABSENT, check_labels
 from robustdml_ops.engine.proxy_update import owner_of
-from robustdml_ops.engine.shards import OneProcess, local_of, shard_like
+from robustdml_ops.engine.shards import OneProcess, check_held, local_of, shard_like
 from robustdml_ops.engine.sums import add_rows
 from robustdml_ops.engine.validation import check_finite_embeddings, check_matrix, check_range
 from robustdml_ops.optim.optimizer import ProxyOptimizer
@@ -77,6 +77,8 @@ def grow_classes(
     owners = [item for item in items if item.class_dimensions()]
     if not owners:
         raise TypeError(f"{type(module).__name__} has no classes: take a loss or filter of this package")
+    for item in owners:
+        check_held(item)
     shards: OneProcess = owners[0].shards
     shards.agree(dict, {"classes of grow_classes": _digest(classes), "init of grow_classes": _digest(init)})
     origin = _origin(classes, owners[0].num_classes)

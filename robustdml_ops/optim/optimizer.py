@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.engine.proxy_update import bind, owner_of
-from robustdml_ops.engine.shards import is_sharded, local_of, shard_like, shard_loaded
+from robustdml_ops.engine.shards import check_held, local_of, shard_like, shard_loaded
 from robustdml_ops.engine.validation import check_local, check_number, check_positive
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 from robustdml_ops.optim.step import ProxyStep, widened
@@ -98,7 +98,8 @@ class ProxyOptimizer(torch.optim.Optimizer):
                 )
             raise RuntimeError(
                 f"{self._name}.step() without an update: since the last one no bound loss has had its backward. "
-                "Call it once after each loss.backward(), with the loss in train mode, and not under torch.compile"
+                "Call it once after each loss.backward(), with the loss in train mode, and not under torch.compile. "
+                "Where the loss has other proxies now, as after load_state_dict(assign=True), make the optimiser anew"
             )
         if not all(step.confirmed for step in swept):
             raise RuntimeError(
@@ -170,13 +171,9 @@ class ProxyOptimizer(torch.optim.Optimizer):
                 f'{{"loss": loss, "lr": …}} of each, got {type(loss).__name__}: pass '
                 + (f"its {' and '.join(within)}" if within else "the loss, not its parameters")
             )
+        check_held(loss)
         parameter: Any = loss._class_parameter()
         if not loss.shards.divided:
-            if is_sharded(parameter):
-                raise TypeError(
-                    f"the proxies of {type(loss).__name__} are a DTensor that shard_classes has not made: keep the "
-                    "loss out of FSDP, and divide its classes with robustdml_ops.distributed.shard_classes"
-                )
             check_local("the proxies", parameter)
         if not isinstance(parameter, nn.Parameter) or parameter.dtype not in PROXY_TYPES:
             raise TypeError(

@@ -6,7 +6,9 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch import nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
+from torch.nn.utils import prune
 
 from robustdml_ops import losses
 from robustdml_ops.distributed import ShardError, shard_classes
@@ -214,8 +216,15 @@ def what_does_not_go_together(place):
         ProxySGD(loss)
     unknown = make("proxy_anchor")
     unknown.proxies = loss.proxies
-    with pytest.raises(TypeError, match="a DTensor that shard_classes has not made"):
+    with pytest.raises(TypeError, match=r"\.proxies of ProxyAnchorLoss is not its own tensor: it is divided already"):
         ProxySGD(unknown)
+    with pytest.raises(TypeError, match="a DTensor that shard_classes has not made: after fully_shard"):
+        unknown(*next(batches(place)))
+    with pytest.raises(TypeError, match="divided already"):
+        losses.load_class_matrix(unknown, torch.ones(C, D))
+    for computed in (nn.utils.parametrizations.weight_norm(make("cosface"), "W"), prune.identity(make("cosface"), "W")):
+        with pytest.raises(TypeError, match=r"\.W of \w+ is not its own tensor: weight_norm"):
+            shard_classes(computed, place.mesh)
     state = copy.deepcopy(optimizer.state_dict())
     state["state"][0]["exp_avg"] = torch.zeros(C + 1, D)
     with pytest.raises(ValueError, match=r"exp_avg to load is of shape \(38, 6\).*Nothing has been loaded"):

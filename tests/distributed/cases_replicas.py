@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from robustdml_ops.distributed import leave_out_of_ddp, shard_classes
@@ -69,6 +69,15 @@ if torch.__version__ >= "2.7":  # compared as versions; the fully_shard of 2.6 n
         model = fully_shard(OneModule(), mesh=place.mesh)
         with pytest.raises(ValueError, match=r"as fully_shard makes them: call shard_classes on the loss first"):
             shard_classes(model.loss, place.mesh)
+
+
+@case(2)
+def what_the_old_fsdp_has_is_left_to_it(place):
+    for original in (True, False):
+        wrapped = FullyShardedDataParallel(OneModule(), device_id=torch.device("cpu"), use_orig_params=original)
+        for call in (ProxyAdamW, shard_classes):
+            with pytest.raises(TypeError, match=r"\.proxies of ProxyAnchorLoss is not its own tensor: .*FSDP"):
+                call(wrapped.loss)
 
 
 @case(2)

@@ -1,15 +1,19 @@
 """W of softmax losses and fc of SoftTriple lie in memory as pytorch-metric-learning's: (D, C) and (D, C·H)."""
 
 import copy
+from functools import partial
 from importlib import import_module
 
 import pytest
 import torch
 from pytorch_metric_learning import losses as pml
+from torch import nn
+from torch.nn.utils import prune
 
 from robustdml_ops.engine.similarity_chunks import gradient_buffer
-from robustdml_ops.losses import NormalizedSoftmaxLoss, SoftTripleLoss, SubCenterArcFaceLoss
+from robustdml_ops.losses import NormalizedSoftmaxLoss, SoftTripleLoss, SubCenterArcFaceLoss, load_class_matrix
 from robustdml_ops.ops import AnchorBiases, LabelSets, anchor_loss, class_lse, similarity
+from robustdml_ops.optim import ProxyAdamW, grow_classes
 
 C, D, B = 23, 16, 12
 LOSSES = {
@@ -76,3 +80,29 @@ def test_optimiser_resumed_from_the_peers_checkpoint_goes_on_as_the_peers(ours, 
     for loss_function, optimizer in zip((mine, other), optimizers, strict=True):
         train(loss_function, optimizer, batches(40)[20:])
     torch.testing.assert_close([*mine.parameters()], [*other.parameters()], rtol=1e-4, atol=1e-5)
+
+
+COMPUTED = {
+    "weight norm": nn.utils.parametrizations.weight_norm,
+    "weight norm by a hook": nn.utils.weight_norm,
+    "pruning": partial(prune.l1_unstructured, amount=0.3),
+}
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm` is deprecated")
+@pytest.mark.parametrize("compute", COMPUTED.values(), ids=COMPUTED)
+def test_a_matrix_that_is_computed_trains_as_the_peers_and_is_not_written_over(compute):
+    mine, other = NormalizedSoftmaxLoss(C, D), pml.NormalizedSoftmaxLoss(C, D)
+    other.load_state_dict(mine.state_dict())
+    for loss_function in (mine, other):
+        compute(loss_function, "W")
+        optimizer = torch.optim.SGD(loss_function.parameters(), 0.1)
+        for X, y in batches(3):
+            optimizer.zero_grad()
+            loss_function(X, y).backward()
+            optimizer.step()
+    torch.testing.assert_close([*mine.parameters()], [*other.parameters()], rtol=1e-4, atol=1e-5)
+    grown = partial(grow_classes, optimizer=None, classes=C + 1)
+    for call in (partial(load_class_matrix, source=torch.ones(C, D)), grown, ProxyAdamW):
+        with pytest.raises(TypeError, match=r"\.W of \w+ is not its own tensor: weight_norm"):
+            call(mine)

@@ -11,7 +11,7 @@ from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.labels import are_several, check_label_range, class_labels
 from robustdml_ops.engine.proxy_update import BOUND, ProxyUpdate, update_of
 from robustdml_ops.engine.rows.backends import cosines_at
-from robustdml_ops.engine.shards import OwnRows
+from robustdml_ops.engine.shards import OwnRows, is_sharded
 from robustdml_ops.engine.validation import (
     SimilarityLimits,
     check_cosine,
@@ -200,7 +200,14 @@ class ClassMatrixLoss(MetricLoss):
     def _shard(self) -> tuple[Tensor, ProxyUpdate | None]:
         """The rows of this process, (C, D) or (C, H, D), a view in plain memory; and the optimiser's step on them."""
         update = self._update()
-        rows: Tensor = self.shards.rows(self._class_parameter()) if update is None else update.local
+        parameter = self._class_parameter()
+        if is_sharded(parameter) and not self.shards.divided:
+            raise TypeError(
+                f".{self.matrix_name} of {type(self).__name__} is a DTensor that shard_classes has not made: after "
+                "fully_shard call the loss within the forward of the module that was wrapped, or wrap the loss itself; "
+                "or leave it out of FSDP, and divide its classes by robustdml_ops.distributed.shard_classes"
+            )
+        rows: Tensor = self.shards.rows(parameter) if update is None else update.local
         if self.columns and rows.dim() == 2:
             rows = rows.t()
             if self.centers is not None:
