@@ -35,7 +35,6 @@ void bind_pairs_of(py::module_& m, const std::string& suffix) {
     define_struct<cpu::Pairs<T>>(m, "PairChunk" + suffix);
     define_struct<cpu::Sweep<T>>(m, "Sweep" + suffix);
     define_struct<cpu::Batch<T>>(m, "Batch" + suffix);
-    define_struct<cpu::ContrastSide<T>>(m, "ContrastSide" + suffix);
     define_struct<cpu::ContrastTiles<T>>(m, "ContrastTiles" + suffix);
 #if defined(ROBUSTDML_CUDA)
     define_struct<cuda::Pairs<T>>(m, "PairChunk_cuda" + suffix);
@@ -48,7 +47,8 @@ void bind_pairs_of(py::module_& m, const std::string& suffix) {
            "sweep");
     define(m, "pair_hinge_sweep" + suffix, cpu::pair_hinge_sweep<T>, "whole", "problem", "sweep",
            "candidate_scale");
-    define(m, "pair_contrast_tiles" + suffix, cpu::pair_contrast_tiles<T>, "rows", "columns", "tiles");
+    define(m, "pair_contrast_tiles" + suffix, cpu::pair_contrast_tiles<T>, "rows", "columns", "problem",
+           "tiles");
 }
 
 inline void bind_pairs(py::module_& m) {

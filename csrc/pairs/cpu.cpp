@@ -22,20 +22,6 @@ ROBUSTDML_HD RowScale<T> begin_row(const Pairs<T>& c, std::int64_t row, T* s) {
     return scales;
 }
 
-// Upstream gradients of a row; zeros where none is wanted.
-template <class T>
-struct RowUpstream {
-    T positive;
-    T negative;
-};
-
-template <class T>
-ROBUSTDML_HD RowUpstream<T> upstream_of_row(const Pairs<T>& c, std::int64_t row) {
-    if (!c.upstream_positive) return {T(0), T(0)};
-    return {c.upstream_positive[row * c.upstream_positive_stride],
-            c.upstream_negative[row * c.upstream_negative_stride]};
-}
-
 // What a row's mining compares with: the ends of its sets, or what lets every pair through.
 template <class T>
 struct Extrema {

@@ -23,6 +23,20 @@ ROBUSTDML_HD void scale_candidates(const Pairs<T>& c, std::int64_t row) {
     for (std::int64_t x = 0; x < c.m; ++x) s[x] *= c.candidate_inverse_norm[x];
 }
 
+// Upstream gradients of a row; zeros where none is wanted.
+template <class T>
+struct RowUpstream {
+    T positive;
+    T negative;
+};
+
+template <class T>
+ROBUSTDML_HD RowUpstream<T> upstream_of_row(const Pairs<T>& c, std::int64_t row) {
+    if (!c.upstream_positive) return {T(0), T(0)};
+    return {c.upstream_positive[row * c.upstream_positive_stride],
+            c.upstream_negative[row * c.upstream_negative_stride]};
+}
+
 template <class T>
 void pair_sums(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, int threads);
 

@@ -6,7 +6,6 @@
 #include "common/cpu/parts.h"
 #include "math/exp.h"
 #include "math/limits.h"
-#include "math/log.h"
 #include "pairs/cpu.h"
 #include "pairs/cpu_softmax.h"
 
@@ -64,16 +63,16 @@ ROBUSTDML_HD Ends<T> ends_of(const Row<T>& r) {
     return {positive, negative};
 }
 
-// Exponentials take the place of S, of positives too if Positives, unless the columns need S once more.
-template <class T, bool Positives, bool Keep>
+// Each: exponentials of the negatives take the place of their s.
+template <class T, bool Each>
 ROBUSTDML_HD SoftmaxSums sums_of(const Row<T>& r, const Ends<T>& ends) {
     SoftmaxSums sums;
     for (int side = 0; side < 2; ++side)
         for (std::int64_t from = r.begin[side]; from < r.end[side]; from += kBlock) {
             const std::int64_t to = std::min(r.end[side], from + kBlock);
-            T positive = 0, negative = 0, positive_slope = 0, negative_slope = 0, s_sum = 0;
+            T positive = 0, negative = 0, s_sum = 0, negative_slope = 0;
             PairLabel number = 0;
-#pragma omp simd reduction(+ : positive, negative, positive_slope, negative_slope, s_sum, number)
+#pragma omp simd reduction(+ : positive, negative, s_sum, number, negative_slope)
             for (std::int64_t x = from; x < to; ++x) {
                 const bool same = r.labels[x] == r.label;
                 const T s = r.s[x];
@@ -81,103 +80,65 @@ ROBUSTDML_HD SoftmaxSums sums_of(const Row<T>& r, const Ends<T>& ends) {
                 const T e = r.labels[x] != kAbsent<PairLabel> ? power : T(0);
                 positive += same ? e : T(0);
                 negative += same ? T(0) : e;
-                positive_slope += same ? s * e : T(0);
-                negative_slope += same ? T(0) : s * e;
                 s_sum += same ? s : T(0);
                 number += same ? 1 : 0;
-                if (!Keep) r.s[x] = same && !Positives ? s : e;
+                if (Each) {
+                    negative_slope += same ? T(0) : s * e;
+                    r.s[x] = same ? s : e;
+                }
             }
             sums.positive += positive;
             sums.negative += negative;
-            sums.positive_slope += positive_slope;
-            sums.negative_slope += negative_slope;
             sums.s += s_sum;
             sums.number += number;
+            sums.negative_slope += negative_slope;
         }
     return sums;
 }
 
-// What turns exponentials into dL/dz: positives e * positive - constant, negatives e * negative.
-template <class T>
-struct Factors {
-    T positive;
-    T negative;
-    T constant;
+// What a row gives: with upstream gradients also sums of s dL/dz and of dL/dz.
+struct RowResult {
+    double loss = 0, lse = 0, slope = 0, shift = 0;
 };
 
-// Results of a row: loss, log-sum-exp, and with upstream gradients sums of s dL/dz and dL/dz.
-template <class T>
-ROBUSTDML_HD void store(const Pairs<T>& c, const PairContrastProblem<T>& problem, std::int64_t row,
-                        double loss, double lse, double slope, double shift) {
-    c.positive[row] = static_cast<T>(loss);
-    c.negative[row] = static_cast<T>(lse);
-    if (!problem.slope) return;
-    problem.slope[row] = static_cast<T>(slope);
-    problem.shift[row] = static_cast<T>(shift);
-}
-
 template <class T, bool Columns>
-ROBUSTDML_HD void softmax_row(const Pairs<T>& c, const PairContrastProblem<T>& problem, const Row<T>& r,
-                              const RowScale<T>& scales, T upstream, T lse_upstream, std::int64_t row) {
-    const Ends<T> ends = ends_of(r);
-    if (ends.positive == -kInfinity<T>) {
-        std::fill(r.s, r.s + c.m, T(0));
-        return store(c, problem, row, 0.0, 0.0, 0.0, 0.0);
-    }
-    const SoftmaxSums sums = sums_of<T, true, Columns>(r, ends);
-    const SoftmaxRow of_row = softmax_of_sums(sums, ends.positive, ends.negative, r.slope, r.bias / kLog2E,
-                                              problem.form == static_cast<std::int64_t>(Contrast::inside),
-                                              {upstream, lse_upstream});
-    if (!Columns || !c.upstream_positive)
-        store(c, problem, row, of_row.loss, of_row.lse, scales.cosine * of_row.slope, of_row.shift);
-    if (!c.upstream_positive) return;
-    const T factor = problem.coefficients[0] * scales.gradient;
-    if (!Columns) {
-        const Factors<T> f{T(of_row.positive * factor), T(of_row.negative * factor),
-                           T(of_row.constant * factor)};
-#pragma omp simd
-        for (std::int64_t x = 0; x < c.m; ++x) {
-            const bool same = r.labels[x] == r.label;
-            r.s[x] = r.s[x] * (same ? f.positive : f.negative) - (same ? f.constant : T(0));
-        }
-        return;
-    }
-    const Factors<T> f{T(of_row.positive), T(of_row.negative), T(of_row.constant)};
+ROBUSTDML_HD RowResult softmax_row(const Pairs<T>& c, const PairContrastProblem<T>& problem, const Row<T>& r,
+                                   const Ends<T>& ends, const RowUpstream<T>& upstream, T factor) {
+    const bool inside = problem.form == static_cast<std::int64_t>(Contrast::inside);
+    const SoftmaxRow row = softmax_of_sums(sums_of<T, false>(r, ends), ends.positive, ends.negative, r.slope,
+                                           r.bias / kLog2E, inside, upstream);
+    RowResult result{row.loss, row.lse};
+    if (!c.upstream_positive) return result;
+    const T of_positive = T(row.positive), of_negative = T(row.negative), constant = T(row.constant);
     const T log2e = static_cast<T>(kLog2E);
-    double slope = 0, shift = 0;
     for (int side = 0; side < 2; ++side)
         for (std::int64_t from = r.begin[side]; from < r.end[side]; from += kBlock) {
             const std::int64_t to = std::min(r.end[side], from + kBlock);
-            T slope_sum = 0, shift_sum = 0;
-#pragma omp simd reduction(+ : slope_sum, shift_sum)
+            T slope = 0, shift = 0;
+#pragma omp simd reduction(+ : slope, shift)
             for (std::int64_t x = from; x < to; ++x) {
                 const bool same = r.labels[x] == r.label, present = r.labels[x] != kAbsent<PairLabel>;
-                const T s = r.s[x], z = r.slope * s + r.bias;
+                const T s = r.s[x];
                 const T e = exp2_fast(r.slope * (s - (same ? ends.positive : ends.negative)));
-                const T of_column = problem.column_upstream[x] * exp2_fast(z - log2e * problem.column_lse[x]);
-                const T of_its_row = same ? e * f.positive - f.constant : e * f.negative;
-                const T dz = present ? of_its_row + of_column : T(0);
-                slope_sum += s * dz;
-                shift_sum += dz;
+                T dz = same ? e * of_positive - constant : e * of_negative;
+                if (Columns)
+                    dz += problem.column_upstream[x] *
+                          exp2_fast(r.slope * s + r.bias - log2e * problem.column_lse[x]);
+                dz = present ? dz : T(0);
+                slope += s * dz;
+                shift += dz;
                 r.s[x] = dz * factor;
             }
-            slope += slope_sum;
-            shift += shift_sum;
+            result.slope += slope;
+            result.shift += shift;
         }
-    store(c, problem, row, of_row.loss, of_row.lse, scales.cosine * slope, shift);
+    return result;
 }
 
 template <class T>
-ROBUSTDML_HD void each_row(const Pairs<T>& c, const PairContrastProblem<T>& problem, const Row<T>& r,
-                           const RowScale<T>& scales, T upstream, std::int64_t row) {
-    const Ends<T> ends = ends_of(r);
-    if (ends.positive == -kInfinity<T> || ends.negative == -kInfinity<T>) {
-        std::fill(r.s, r.s + c.m, T(0));
-        return store(c, problem, row, 0.0, 0.0, 0.0, 0.0);
-    }
-    const SoftmaxSums sums = sums_of<T, false, false>(r, ends);
+ROBUSTDML_HD RowResult each_row(const Row<T>& r, const Ends<T>& ends, T upstream, T factor, std::int64_t m) {
+    const SoftmaxSums sums = sums_of<T, true>(r, ends);
     const double log_sum = std::log(sums.negative);
-    const T factor = problem.coefficients[0] * scales.gradient;
     double loss = 0, above = 0, slope = 0;
     for (int side = 0; side < 2; ++side)
         for (std::int64_t x = r.begin[side]; x < r.end[side]; ++x) {
@@ -191,41 +152,36 @@ ROBUSTDML_HD void each_row(const Pairs<T>& c, const PairContrastProblem<T>& prob
             r.s[x] = static_cast<T>(-sigmoid * upstream * factor);
         }
     const double share = above / sums.negative;
-    store(c, problem, row, loss, 0.0, upstream * scales.cosine * (share * sums.negative_slope - slope), 0.0);
-    if (!c.upstream_positive) return;
     const T of_negative = static_cast<T>(share * upstream * factor);
 #pragma omp simd
-    for (std::int64_t x = 0; x < c.m; ++x) r.s[x] *= r.labels[x] == r.label ? T(1) : of_negative;
+    for (std::int64_t x = 0; x < m; ++x) r.s[x] *= r.labels[x] == r.label ? T(1) : of_negative;
+    return {loss, 0.0, upstream * (share * sums.negative_slope - slope), 0.0};
 }
 
 template <class T>
-ROBUSTDML_HD void sigmoid_row(const Pairs<T>& c, const PairContrastProblem<T>& problem, const Row<T>& r,
-                              const RowScale<T>& scales, T upstream, std::int64_t row) {
-    const T scale = problem.coefficients[0] * scales.cosine, bias = problem.coefficients[1];
-    const T factor = upstream * problem.coefficients[0] * scales.gradient;
-    double loss = 0, slope = 0, shift = 0;
+ROBUSTDML_HD RowResult sigmoid_row(const Row<T>& r, T scale, T bias, T upstream, T factor) {
+    RowResult result;
     for (int side = 0; side < 2; ++side)
         for (std::int64_t from = r.begin[side]; from < r.end[side]; from += kBlock) {
             const std::int64_t to = std::min(r.end[side], from + kBlock);
-            T loss_sum = 0, slope_sum = 0, shift_sum = 0;
-#pragma omp simd reduction(+ : loss_sum, slope_sum, shift_sum)
+            T loss = 0, slope = 0, shift = 0;
+#pragma omp simd reduction(+ : loss, slope, shift)
             for (std::int64_t x = from; x < to; ++x) {
                 const bool same = r.labels[x] == r.label, present = r.labels[x] != kAbsent<PairLabel>;
                 // A positive is a negative of the opposite logit.
-                const T sign = same ? T(-1) : T(1), z = sign * (scale * r.s[x] + bias);
-                const T e = exp_fast(z < T(0) ? z : -z);
-                const T sigmoid = (z < T(0) ? e : T(1)) / (T(1) + e);
-                const T dz = present ? sign * sigmoid : T(0);
-                loss_sum += present ? log1p_positive(e, z < T(0) ? T(0) : z) : T(0);
-                slope_sum += dz * r.s[x];
-                shift_sum += dz;
+                const T sign = same ? T(-1) : T(1);
+                const Logistic<T> pair = logistic(sign * (scale * r.s[x] + bias));
+                const T dz = present ? sign * pair.sigmoid * upstream : T(0);
+                loss += present ? pair.softplus : T(0);
+                slope += r.s[x] * dz;
+                shift += dz;
                 r.s[x] = dz * factor;
             }
-            loss += loss_sum;
-            slope += slope_sum;
-            shift += shift_sum;
+            result.loss += loss;
+            result.slope += slope;
+            result.shift += shift;
         }
-    store(c, problem, row, loss, 0.0, upstream * scales.cosine * slope, upstream * shift);
+    return result;
 }
 
 template <class T>
@@ -233,23 +189,30 @@ ROBUSTDML_HD void contrast_row(const Pairs<T>& c, const PairContrastProblem<T>& 
     scale_candidates(c, row);
     const RowScale<T> scales = scale_of_row(c, row, c.S + row * c.m, c.m);
     const Row<T> r = row_of(c, problem, row, scales.cosine);
-    if (r.label == kAbsent<PairLabel>) {
+    const RowUpstream<T> upstream = upstream_of_row(c, row);
+    const T scale = problem.coefficients[0], factor = scale * scales.gradient;
+    const auto form = static_cast<Contrast>(problem.form);
+    const Ends<T> ends = form == Contrast::sigmoid ? Ends<T>{0, 0} : ends_of(r);
+    // A loss compares a positive, and with `each` a negative with it.
+    const bool compares =
+        ends.positive > -kInfinity<T> && (form != Contrast::each || ends.negative > -kInfinity<T>);
+    RowResult result;
+    if (r.label == kAbsent<PairLabel> || !compares)
         std::fill(r.s, r.s + c.m, T(0));
-        return store(c, problem, row, 0.0, 0.0, 0.0, 0.0);
-    }
-    T upstream = 0, lse_upstream = 0;
-    if (c.upstream_positive) {
-        upstream = c.upstream_positive[row * c.upstream_positive_stride];
-        lse_upstream = c.upstream_negative[row * c.upstream_negative_stride];
-    }
-    if (problem.form == static_cast<std::int64_t>(Contrast::sigmoid))
-        sigmoid_row(c, problem, r, scales, upstream, row);
-    else if (problem.form == static_cast<std::int64_t>(Contrast::each))
-        each_row(c, problem, r, scales, upstream, row);
+    else if (form == Contrast::sigmoid)
+        result = sigmoid_row(r, scale * scales.cosine, problem.coefficients[1], upstream.positive, factor);
+    else if (form == Contrast::each)
+        result = each_row(r, ends, upstream.positive, factor, c.m);
     else if (problem.column_lse)
-        softmax_row<T, true>(c, problem, r, scales, upstream, lse_upstream, row);
+        result = softmax_row<T, true>(c, problem, r, ends, upstream, factor);
     else
-        softmax_row<T, false>(c, problem, r, scales, upstream, lse_upstream, row);
+        result = softmax_row<T, false>(c, problem, r, ends, upstream, factor);
+    c.positive[row] = static_cast<T>(result.loss);
+    c.negative[row] = static_cast<T>(result.lse);
+    if (problem.slope) {
+        problem.slope[row] = static_cast<T>(scales.cosine * result.slope);
+        problem.shift[row] = static_cast<T>(result.shift);
+    }
     if (r.begin[1] > r.end[0]) r.s[r.end[0]] = T(0);
     if (c.upstream_positive) scale_candidates(c, row);
 }

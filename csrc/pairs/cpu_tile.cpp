@@ -4,7 +4,7 @@
 
 #include "common/cpu/clones.h"
 #include "math/limits.h"
-#include "math/log.h"
+#include "pairs/cpu_softmax.h"
 
 namespace robustdml::cpu {
 namespace {
@@ -58,14 +58,12 @@ ROBUSTDML_HD void sums_of_row(const Tile<T>& t, const Logits<T>& logits, std::in
     const T* negative_ends = t.columns.of(kNegativeEnd);
     T* E = t.columns.of(kE);
     T* negative_E = t.columns.of(kNegativeE);
-    T* slopes = t.columns.of(kSlope);
-    T* negative_slopes = t.columns.of(kNegativeSlope);
     T* cosines = t.columns.of(kCosine);
     T* numbers = t.columns.of(kNumber);
-    T e_sum = 0, negative_sum = 0, slope = 0, negative_slope = 0, cosine_sum = 0, number = 0;
+    T e_sum = 0, negative_sum = 0, cosine_sum = 0, number = 0;
     for (int side = 0; side < t.sides(); ++side) {
         const std::int64_t from = t.begin(side, row), to = t.end(side, row);
-#pragma omp simd reduction(+ : e_sum, negative_sum, slope, negative_slope, cosine_sum, number)
+#pragma omp simd reduction(+ : e_sum, negative_sum, cosine_sum, number)
         for (std::int64_t x = from; x < to; ++x) {
             const bool same = labels[x] == label, present = labels[x] != kAbsent<PairLabel>;
             const T cosine = s[x];
@@ -75,40 +73,21 @@ ROBUSTDML_HD void sums_of_row(const Tile<T>& t, const Logits<T>& logits, std::in
             const T one = same ? T(1) : T(0), of_positive = same ? cosine : T(0);
             e_sum += same ? e : T(0);
             negative_sum += same ? T(0) : e;
-            slope += same ? e * cosine : T(0);
-            negative_slope += same ? T(0) : e * cosine;
             cosine_sum += of_positive;
             number += one;
             E[x] += same ? its : T(0);
             negative_E[x] += same ? T(0) : its;
-            slopes[x] += same ? its * cosine : T(0);
-            negative_slopes[x] += same ? T(0) : its * cosine;
             cosines[x] += of_positive;
             numbers[x] += one;
         }
     }
     t.rows.of(kE)[row] = e_sum;
     t.rows.of(kNegativeE)[row] = negative_sum;
-    t.rows.of(kSlope)[row] = slope;
-    t.rows.of(kNegativeSlope)[row] = negative_slope;
     t.rows.of(kCosine)[row] = cosine_sum;
     t.rows.of(kNumber)[row] = number;
 }
 
-// 1 / (1 + e^-t) and log(1 + e^t).
-template <class T>
-struct Logistic {
-    T sigmoid;
-    T softplus;
-};
-
-template <class T>
-ROBUSTDML_HD Logistic<T> logistic(T t) {
-    const T e = exp_fast(t < T(0) ? t : -t);
-    return {(t < T(0) ? e : T(1)) / (T(1) + e), log1p_positive(e, t < T(0) ? T(0) : t)};
-}
-
-// Contrast::each: of the positives log(1 + e^(constant - z)), its derivative, and s times that.
+// Contrast::each: of the positives log(1 + e^(constant - z)) and its derivative.
 template <class T>
 ROBUSTDML_HD void positives_of_row(const Tile<T>& t, const Logits<T>& logits, std::int64_t row) {
     const PairLabel label = t.rows.labels[row];
@@ -118,27 +97,22 @@ ROBUSTDML_HD void positives_of_row(const Tile<T>& t, const Logits<T>& logits, st
     const T* constants = t.columns.of(kConstant);
     T* losses = t.columns.of(kLoss);
     T* aboves = t.columns.of(kAbove);
-    T* slopes = t.columns.of(kAboveSlope);
-    T loss = 0, above = 0, slope = 0;
+    T loss = 0, above = 0;
     for (int side = 0; side < t.sides(); ++side) {
         const std::int64_t from = t.begin(side, row), to = t.end(side, row);
-#pragma omp simd reduction(+ : loss, above, slope)
+#pragma omp simd reduction(+ : loss, above)
         for (std::int64_t x = from; x < to; ++x) {
             const bool same = labels[x] == label;
-            const T cosine = s[x], z = logits.scale * cosine;
+            const T z = logits.scale * s[x];
             const Logistic<T> mine = logistic(constant - z), its = logistic(constants[x] - z);
-            const T sigmoid = same ? mine.sigmoid : T(0), its_sigmoid = same ? its.sigmoid : T(0);
             loss += same ? mine.softplus : T(0);
-            above += sigmoid;
-            slope += sigmoid * cosine;
+            above += same ? mine.sigmoid : T(0);
             losses[x] += same ? its.softplus : T(0);
-            aboves[x] += its_sigmoid;
-            slopes[x] += its_sigmoid * cosine;
+            aboves[x] += same ? its.sigmoid : T(0);
         }
     }
     t.rows.of(kLoss)[row] = loss;
     t.rows.of(kAbove)[row] = above;
-    t.rows.of(kAboveSlope)[row] = slope;
 }
 
 template <class T, bool Each>
@@ -156,25 +130,34 @@ ROBUSTDML_HD void gradient_of_row(const Tile<T>& t, const Logits<T>& logits, std
     const T* constants = t.columns.of(kConstant);
     const T* starts = t.columns.of(kPositiveStart);
     const T* negative_starts = t.columns.of(kNegativeStart);
-#pragma omp simd
-    for (std::int64_t x = 0; x < t.columns.count; ++x) {
-        const bool same = labels[x] == label;
-        const T cosine = s[x];
-        const T e = exp2_fast(base2 * (cosine - (same ? start : negative_start)));
-        const T its = exp2_fast(base2 * (cosine - (same ? starts[x] : negative_starts[x])));
-        const T of_negative = e * negative + its * negatives[x];
-        T of_positive;
-        if (Each) {
-            const T z = logits.scale * cosine;
-            of_positive = -(positive * logistic(constant - z).sigmoid +
-                            positives[x] * logistic(constants[x] - z).sigmoid);
-        } else {
-            of_positive = e * positive + its * positives[x] - (constant + constants[x]);
+    T slope = 0, shift = 0;
+    for (int side = 0; side < t.sides(); ++side) {
+        const std::int64_t from = t.begin(side, row), to = t.end(side, row);
+#pragma omp simd reduction(+ : slope, shift)
+        for (std::int64_t x = from; x < to; ++x) {
+            const bool same = labels[x] == label;
+            const T cosine = s[x];
+            const T e = exp2_fast(base2 * (cosine - (same ? start : negative_start)));
+            const T its = exp2_fast(base2 * (cosine - (same ? starts[x] : negative_starts[x])));
+            const T of_negative = e * negative + its * negatives[x];
+            T of_positive;
+            if (Each) {
+                const T z = logits.scale * cosine;
+                of_positive = -(positive * logistic(constant - z).sigmoid +
+                                positives[x] * logistic(constants[x] - z).sigmoid);
+            } else {
+                of_positive = e * positive + its * positives[x] - (constant + constants[x]);
+            }
+            const T dz = labels[x] == kAbsent<PairLabel> ? T(0) : same ? of_positive : of_negative;
+            slope += dz * cosine;
+            shift += dz;
+            s[x] = dz * gradient * scales[x];
         }
-        const T dz = same ? of_positive : of_negative;
-        s[x] = labels[x] != kAbsent<PairLabel> ? dz * gradient * scales[x] : T(0);
     }
     if (t.diagonal) s[row] = T(0);
+    // On the diagonal a pair is there from both sides.
+    t.rows.of(kSlope)[row] = t.diagonal ? slope / 2 : slope;
+    t.rows.of(kShift)[row] = t.diagonal ? shift / 2 : shift;
 }
 
 // An absent row has sums of 0, and adds nothing to those of the columns.

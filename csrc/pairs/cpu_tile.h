@@ -12,22 +12,10 @@ namespace robustdml::cpu {
 constexpr std::int64_t kMost = 512;
 
 // Of a row over its pairs: the ends, which are the largest cosines s of either set; sums over both sets of
-// e = 2^(base2 (s - end)) and of s e; and of the positives' s and number. Contrast::each has three more sums,
-// which need those of the negatives.
-enum Sum {
-    kEnd,
-    kNegativeEnd,
-    kE,
-    kNegativeE,
-    kSlope,
-    kNegativeSlope,
-    kCosine,
-    kNumber,
-    kLoss,
-    kAbove,
-    kAboveSlope,
-    kSums
-};
+// e = 2^(base2 (s - end)); and of the positives' s and number. Contrast::each has two more sums, which need
+// those of the negatives. The gradient has those of s dL/dz and of dL/dz, which the rows of a tile have
+// alone.
+enum Sum { kEnd, kNegativeEnd, kE, kNegativeE, kCosine, kNumber, kLoss, kAbove, kSlope, kShift, kSums };
 
 // Logits are scale s + bias. The bias cancels but in the logarithm of a sum.
 template <class T>
@@ -37,11 +25,11 @@ struct Logits {
     T bias;
     Contrast form;
 
-    explicit Logits(const ContrastTiles<T>& tiles)
-        : scale(tiles.coefficients[0]),
+    explicit Logits(const PairContrastProblem<T>& problem)
+        : scale(problem.coefficients[0]),
           base2(static_cast<T>(scale * kLog2E)),
-          bias(tiles.coefficients[1]),
-          form(static_cast<Contrast>(tiles.form)) {}
+          bias(problem.coefficients[1]),
+          form(static_cast<Contrast>(problem.form)) {}
 };
 
 // What the gradient takes of a row: dL/dz is e `negative` of a negative, and e `positive` - `constant` of a

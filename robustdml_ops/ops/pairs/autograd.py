@@ -132,8 +132,7 @@ def _number_above(result: PairResult, problem: PairProblem) -> Tensor | None:
 
 def _gradients_of(result: PairResult) -> Results:
     """Gradients of anchors, candidates and coefficients (2,), each where it was made."""
-    dcoefficients = None if result.moments is None else result.moments.sum(1)
-    return result.danchors, result.dcandidates, dcoefficients
+    return result.danchors, result.dcandidates, result.dcoefficients
 
 
 def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> Results:

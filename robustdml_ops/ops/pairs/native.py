@@ -149,27 +149,27 @@ def contrast_by_tiles(
     dtype = buffers[0].positive.dtype
     if not isinstance(backend, NativePairs) or not whole_matrices_serve(matrices[0], dtype, operand):
         return []
-    suffix, sides, native = module.SUFFIX[dtype], [], []
-    for rows, labels, sums, wanted in zip(matrices, problem.sets.narrow, buffers, want, strict=False):
+    suffix, sides, native, sets = module.SUFFIX[dtype], [], [], problem.sets
+    for rows, side_sets, sums, wanted in zip(matrices, (sets, sets.turned()), buffers, want, strict=False):
         X, inverse_norm = rows.to(dtype).contiguous(), rows.new_empty(len(rows), dtype=dtype)
         if not backend.inverse_norms(X, inverse_norm):
             return []
         sides.append(TiledSide(X, inverse_norm, X.new_zeros(X.shape) if wanted else None))
-        slope, shift = (None, None) if sums.moments is None else sums.moments
-        tensors = {**sides[-1]._asdict(), "labels": labels, "loss": sums.positive, "lse": sums.negative}
-        tensors |= {"slope": slope, "shift": shift, **upstream_arguments(sums.upstream)}
-        native.append(getattr(module.library, f"ContrastSide_{suffix}")(n=len(X), **module.addresses(tensors)))
+        native.append(native_chunk(sums, side_sets, inverse_norm=inverse_norm.data_ptr()))
+    settings = settings_of(problem, sides[0].X, buffers[0])
     tiles = getattr(module.library, f"ContrastTiles_{suffix}")(
         gemm=module.matrix_product(dtype),
         set_threads=module.set_threads(),
         D=matrices[0].shape[1],
-        form=FORMS.index(problem.form),
-        coefficients=problem.coefficients.data_ptr(),
+        X=sides[0].X.data_ptr(),
+        others=sides[-1].X.data_ptr(),
+        dX=module.address(sides[0].dX),
+        dothers=module.address(sides[-1].dX),
         alone=len(sides) == 1,
         kept=_KEPT if sides[0].X.shape[0] * sides[-1].X.shape[0] * dtype.itemsize <= 20 * _KEPT else 0,
         threads=torch.get_num_threads(),
     )
-    getattr(module.library, f"pair_contrast_tiles_{suffix}")(native[0], native[-1], tiles)
+    getattr(module.library, f"pair_contrast_tiles_{suffix}")(native[0], native[-1], settings, tiles)
     return sides
 
 

@@ -34,6 +34,10 @@ class PairSets:
         """Whether the labels of the candidates are those of the anchors."""
         return self.candidate_labels is self.labels
 
+    def turned(self) -> "PairSets":
+        """The sets of the candidates as anchors."""
+        return PairSets.of(self.candidate_labels, self.labels)
+
     @cached_property
     def narrow(self) -> tuple[Tensor, Tensor]:
         """Both label vectors as int32, which vector code compares as fast as floats. Reads values: CPU only."""

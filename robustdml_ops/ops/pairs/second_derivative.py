@@ -25,7 +25,6 @@ from robustdml_ops.ops.pairs.problem import (
     PairContrastProblem,
     PairLSEProblem,
     PairProblem,
-    PairSets,
 )
 
 
@@ -34,8 +33,8 @@ def second_derivative(problem: PairProblem, terms: Tensor | None, *tensors: Any)
     # Tensors: both matrices, upstream gradients, coefficients; vectors of both matrices and coefficients; some None.
     X, candidates, *upstream, coefficients, vX, v_candidates, v_coefficients = tensors
     if isinstance(problem, PairContrastProblem) and problem.form == "both":
-        there, sets = replace(problem, form="outside"), problem.sets
-        back = replace(there, sets=PairSets.of(sets.candidate_labels, sets.labels))
+        there = replace(problem, form="outside")
+        back = replace(there, sets=problem.sets.turned())
         of_candidates = torch.cat([upstream[0], upstream[0].new_zeros(len(candidates) - len(X))])
         turned = (candidates, X, of_candidates, upstream[1], coefficients, v_candidates, vX, v_coefficients)
         of_rows: Any = second_derivative(there, None, *tensors)

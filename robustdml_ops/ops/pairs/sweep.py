@@ -51,7 +51,12 @@ class PairResult:
     candidate_scale: Tensor | None = None  # (m,) 1 / |candidate|: NaN where one has NaN or inf
     danchors: Tensor | None = None  # (n, D) compute type; where the candidates are the anchors, of both
     dcandidates: Tensor | None = None  # (m, D) compute type
-    moments: Tensor | None = None  # (2, n) of contrasts: Σ_j s dL/dz and Σ_j dL/dz
+    moments: Tensor | None = None  # (2, n) of contrasts: their sums over all anchors are Σ s dL/dz and Σ dL/dz
+
+    @property
+    def dcoefficients(self) -> Tensor | None:
+        """Gradient of the coefficients, (2,)."""
+        return None if self.moments is None else self.moments.sum(1)
 
     @property
     def terms(self) -> Tensor:
@@ -178,17 +183,17 @@ def both_ways(
     # Candidates without an anchor have no loss.
     of_candidates = factor.new_zeros(m)
     of_candidates[:n] = factor
-    both = factor, of_candidates
-    sums = [factors.new_zeros((4, len(factors))) for factors in both]
-    buffers = [
-        PairBuffers((factors, factor.new_zeros(())), rows[0], rows[1], counts=None, rows=None, moments=rows[2:])
-        for factors, rows in zip(both, sums, strict=True)
-    ]
+    upstream_of = [(factors, factor.new_zeros(())) if any(want) else None for factors in (factor, of_candidates)]
+    moments = factor.new_zeros((2, n)) if any(want) else None
+    of_rows, of_columns = factor.new_zeros((2, n)), factor.new_zeros((2, m))
+    buffers = (
+        PairBuffers(upstream_of[0], of_rows[0], of_rows[1], counts=None, rows=None, moments=moments),
+        PairBuffers(upstream_of[1], of_columns[0], of_columns[1], counts=None, rows=None),
+    )
     sides = contrast_by_tiles((anchors, candidates), plain, buffers, backend, operand, want)
     if sides:
-        positive, moments = sums[0][0] + sums[1][0, :n], torch.cat(sums, 1)[2:]
-        gradients = sides[0].dX, sides[1].dX
-        return PairResult(positive, sums[0][1], None, sides[1].inverse_norm, *gradients, moments)
+        losses, gradients = of_rows[0] + of_columns[0, :n], (sides[0].dX, sides[1].dX)
+        return PairResult(losses, of_rows[1], None, sides[1].inverse_norm, *gradients, moments)
     absent, place = problem.sets.labels == ABSENT, torch.arange(n, device=factor.device)
     mask = torch.zeros_like(factor).masked_fill_(absent, -torch.inf)
     back = class_lse(candidates[:n], anchors, place, scale=problem.coefficients[0].detach(), bias=mask, backend=name)
