@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
+from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import (
     check_finite_embeddings,
@@ -21,7 +22,7 @@ from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions, own_samples
 from robustdml_ops.ops.pairs.autograd import pair_dtype
-from robustdml_ops.ops.pairs.contrast import PairContrast, coefficients_of, pair_contrast, tower_pairs
+from robustdml_ops.ops.pairs.contrast import PairContrast, coefficients_of, pair_contrast
 
 
 class ContrastFamilyLoss(PairFamilyLoss):
@@ -49,8 +50,7 @@ class ContrastFamilyLoss(PairFamilyLoss):
         embeddings, _, candidates, _ = inputs.pairs
         scale = None
         if summed:
-            weights = embeddings.new_ones(()) if inputs.weights is None else inputs.weights
-            scale = weights.to(pair_dtype(embeddings, candidates))
+            scale = embeddings.new_ones(()) if inputs.weights is None else inputs.weights
         coefficients = coefficients_of(embeddings, candidates, self._scale())
         settings: dict[str, Any] = {"anchors_first": inputs.anchors_first, "backend": self.backend}
         return pair_contrast(*inputs.pairs, scale, coefficients=coefficients, form=self.form, **settings)
@@ -139,9 +139,17 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         form: str = "outside",
         summed: bool = True,
     ) -> PairContrast:
-        """Losses of the rows of this process, see :func:`tower_pairs`; ``summed``: Σ weight · loss, in one sweep."""
+        """Losses of the rows of this process; ``summed``: Σ weight · loss, in one sweep.
+
+        Candidate i is the positive of row i, the others are its negatives. A weight of 0 takes both rows i out of all
+        sums.
+        """
         own = self.shards.place()
-        pairs, scale = tower_pairs(rows, candidates, weights, own), weights[own] if summed else None
+        labels = torch.arange(len(weights), device=weights.device).masked_fill(weights == 0, ABSENT)
+        others = torch.cat([labels, labels.new_full((len(candidates) - len(labels),), -1)])
+        # All rows are no view: the backward of one copies its gradient.
+        pairs = (rows if own == slice(None) else rows[own], labels[own], candidates, others)
+        scale = weights[own] if summed else None
         return pair_contrast(*pairs, scale, coefficients=coefficients, form=form, backend=self.backend)
 
     def _loss(

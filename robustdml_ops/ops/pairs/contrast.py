@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 from robustdml_ops.ops.pairs.checks import check_pairs, pair_sums
 from robustdml_ops.ops.pairs.problem import PairContrastProblem
@@ -43,19 +42,6 @@ def pair_contrast(
     problem = PairContrastProblem(sets, coefficients, form)
     scales = None if scale is None else (scale, scale.new_zeros(()))
     return PairContrast(*pair_sums(embeddings, candidates, problem, backend, scales, coefficients))
-
-
-def tower_pairs(
-    rows: Tensor, candidates: Tensor, weights: Tensor, own: slice = slice(None)
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Anchors ``rows[own]`` and candidates with labels by which candidate i is the positive of row i.
-
-    The other candidates are its negatives. A weight of 0 takes both rows i out of all sums.
-    """
-    labels = torch.arange(len(weights), device=weights.device).masked_fill(weights == 0, ABSENT)
-    others = torch.cat([labels, labels.new_full((len(candidates) - len(labels),), -1)])
-    # All rows are no view: the backward of one copies its gradient.
-    return rows if own == slice(None) else rows[own], labels[own], candidates, others
 
 
 def coefficients_of(
