@@ -74,10 +74,10 @@ def pair_contrast(
             number += tl.where(positive, 1.0, 0.0)
     some = tl.sum(number, axis=1) > 0.0
     count = tl.maximum(tl.sum(number, axis=1), 1.0)
+    if FORM != "sigmoid":
+        label = tl.where(some, label, ABSENT)  # a row without positives has no loss
     end_positive, end_negative = tl.max(largest_positive, axis=1), tl.max(largest_negative, axis=1)
-    end = tl.where(some, tl.maximum(end_positive, end_negative), 0.0)
-    if FORM == "each":
-        end = end_negative
+    end = end_negative if FORM == "each" else tl.maximum(end_positive, end_negative)
     # Of a row without them, or of NaN alone, there is no largest.
     end = tl.where(end == float("-inf"), 0.0, end)
     end_positive = tl.where(end_positive == float("-inf"), 0.0, end_positive)
@@ -87,15 +87,13 @@ def pair_contrast(
             columns = start + tl.arange(0, BLOCK_M)
             s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, m, ITSELF)
             z = scale * s + bias
-            if FORM == "each":
-                sum_all += tl.exp(tl.where(negative, z - end[:, None], float("-inf")))
-            else:
-                pair = (positive | negative) & some[:, None]  # a row without positives has no loss
-                sum_all += tl.exp(tl.where(pair, z - end[:, None], float("-inf")))
+            compared = negative if FORM == "each" else positive | negative
+            sum_all += tl.exp(tl.where(compared, z - end[:, None], float("-inf")))
+            if FORM == "outside":
                 # Of differences: a loss near 0 keeps its digits.
                 of_positives += tl.where(positive, end[:, None] - z, 0.0)
-                if FORM == "inside":
-                    sum_positive += tl.exp(tl.where(positive, z - end_positive[:, None], float("-inf")))
+            if FORM == "inside":
+                sum_positive += tl.exp(tl.where(positive, z - end_positive[:, None], float("-inf")))
     total = tl.sum(sum_all, axis=1)
     total_positive = tl.where(some, tl.sum(sum_positive, axis=1), 1.0)
     empty = total == 0.0
@@ -129,23 +127,22 @@ def pair_contrast(
             z = scale * s + bias
             if FORM == "sigmoid":
                 dz = tl.where(positive, -sigmoid(-z), tl.where(negative, sigmoid(z), 0.0)) * upstream
-            elif FORM == "each":
-                share = tl.exp(tl.where(negative, z - end[:, None], float("-inf"))) / divisor[:, None]
-                dz = (above[:, None] * share - tl.where(positive, sigmoid(lse[:, None] - z), 0.0)) * upstream
             else:
-                pair = (positive | negative) & some[:, None]
-                share = tl.exp(tl.where(pair, z - end[:, None], float("-inf"))) / divisor[:, None]
-                if FORM == "outside":
-                    target = tl.where(positive, 1.0 / count[:, None], 0.0)
+                compared = negative if FORM == "each" else positive | negative
+                share = tl.exp(tl.where(compared, z - end[:, None], float("-inf"))) / divisor[:, None]
+                if FORM == "each":
+                    dz = (above[:, None] * share - tl.where(positive, sigmoid(lse[:, None] - z), 0.0)) * upstream
                 else:
-                    target = tl.exp(tl.where(positive, z - end_positive[:, None], float("-inf")))
-                    target = target / total_positive[:, None]
-                dz = (share - target) * upstream + share * of_lse
+                    target = tl.where(positive, 1.0 / count[:, None], 0.0)
+                    if FORM == "inside":
+                        target = tl.exp(tl.where(positive, z - end_positive[:, None], float("-inf")))
+                        target = target / total_positive[:, None]
+                    dz = (share - target) * upstream + share * of_lse
                 if column_lse is not None:
                     known = columns < m
                     column = tl.load(column_lse + columns, mask=known, other=float("inf"))[None, :]
                     of_column = tl.load(column_upstream + columns, mask=known, other=0.0)[None, :]
-                    dz += tl.exp(tl.where(pair, z - column, float("-inf"))) * of_column
+                    dz += tl.exp(tl.where(compared, z - column, float("-inf"))) * of_column
             slope += dz * s
             shift += dz
             mask = inside[:, None] & (columns < m)[None, :]
