@@ -162,32 +162,24 @@ ROBUSTDML_HD void pair_hinge_row(const Pairs<T>& c, const PairHingeProblem<T>& p
         return;
     }
     const RowUpstream<T> upstream = upstream_of_row(c, row);
-    const T cosine = scales.cosine;
-    const T positive_gradient = -upstream.positive * scales.gradient;
-    const T negative_gradient = upstream.negative * scales.gradient;
-    // What a term is, of a pair above its margin.
-    const T positive_top = problem.positive_margin + problem.positive_offset;
-    const T negative_bottom = problem.negative_margin - problem.negative_offset;
+    const HingeRow<T> anchor{s, scales.cosine, scales.gradient, label, 1};
+    const PairHingeProblem<T> settings = problem;
     double positive_total = 0, negative_total = 0;
     std::int64_t positives = 0, negatives = 0;
     for (std::int64_t from = 0; from < c.m; from += kBlock) {
         const std::int64_t to = std::min(c.m, from + kBlock);
-        if (Euclidean) take_distances(problem, row, s, from, to, cosine);
+        if (Euclidean) take_distances(problem, row, s, from, to, scales.cosine);
         T positive_sum = 0, negative_sum = 0;
         PairLabel positive_count = 0, negative_count = 0;
 #pragma omp simd reduction(+ : positive_sum, negative_sum, positive_count, negative_count)
         for (std::int64_t x = from; x < to; ++x) {
-            const T t = Euclidean ? s[x] : s[x] * cosine;
-            // dt/ds.
-            const T slope = !Euclidean ? T(1) : t < -problem.resolution ? T(-1) / t : T(0);
-            const bool same = labels[x] == label, present = labels[x] != kAbsent<PairLabel>;
-            const bool attracts = present & same & (t < problem.positive_margin);
-            const bool repels = present & !same & (t > problem.negative_margin);
-            positive_sum += attracts ? positive_top - t : T(0);
-            negative_sum += repels ? t - negative_bottom : T(0);
-            positive_count += attracts ? 1 : 0;
-            negative_count += repels ? 1 : 0;
-            s[x] = (attracts ? positive_gradient : repels ? negative_gradient : T(0)) * slope;
+            HingeTerms<T> terms{0, 0, 0, 0};
+            const HingeColumn<T> candidate{labels[x], -upstream.positive, upstream.negative};
+            meet<T, Euclidean>(settings, anchor, candidate, x, terms);
+            positive_sum += terms.positive;
+            negative_sum += terms.negative;
+            positive_count += terms.positives;
+            negative_count += terms.negatives;
         }
         positive_total += positive_sum;
         negative_total += negative_sum;

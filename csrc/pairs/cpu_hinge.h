@@ -1,4 +1,4 @@
-// Distances of a row out of its cosines, as the hinges of both sweeps take them.
+// Hinges of a pair, and distances of a row out of its cosines, of both sweeps.
 #pragma once
 
 #include <cmath>
@@ -49,6 +49,51 @@ ROBUSTDML_HD void take_distances(const PairHingeProblem<T>& problem, std::int64_
     if (!(highest > -problem.near)) return;
     for (std::int64_t x = from; x < to; ++x)
         if (s[x] > -problem.near) s[x] = -near_distance(problem, row, x);
+}
+
+// A row of S, of an anchor or of a candidate.
+template <class T>
+struct HingeRow {
+    T* s;
+    T cosine;
+    T gradient;
+    PairLabel label;
+    PairLabel takes_part;
+};
+
+// What the row meets in a column.
+template <class T>
+struct HingeColumn {
+    PairLabel label;
+    T attraction;  // dL/ds of a positive
+    T repulsion;
+};
+
+// Terms of one anchor.
+template <class T>
+struct HingeTerms {
+    T positive;
+    T negative;
+    PairLabel positives;
+    PairLabel negatives;
+};
+
+// What a pair adds to the terms; dL/dS takes S's place.
+template <class T, bool Euclidean>
+ROBUSTDML_HD void meet(const PairHingeProblem<T>& problem, const HingeRow<T>& row,
+                       const HingeColumn<T>& column, std::int64_t x, HingeTerms<T>& terms) {
+    const T t = Euclidean ? row.s[x] : row.s[x] * row.cosine;
+    // dt/ds.
+    const T slope = !Euclidean ? row.gradient : t < -problem.resolution ? -row.gradient / t : T(0);
+    const bool same = column.label == row.label;
+    const bool present = (column.label != kAbsent<PairLabel>)&(row.takes_part != 0);
+    const bool attracts = present & same & (t < problem.positive_margin);
+    const bool repels = present & !same & (t > problem.negative_margin);
+    terms.positive += attracts ? problem.positive_margin + problem.positive_offset - t : T(0);
+    terms.negative += repels ? t - (problem.negative_margin - problem.negative_offset) : T(0);
+    terms.positives += attracts ? 1 : 0;
+    terms.negatives += repels ? 1 : 0;
+    row.s[x] = (attracts ? column.attraction : repels ? column.repulsion : T(0)) * slope;
 }
 
 }  // namespace robustdml::cpu

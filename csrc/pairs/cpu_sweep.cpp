@@ -23,61 +23,15 @@ struct AnchorSums {
 // Candidates whose terms are summed before they go into the sums of the anchors.
 constexpr std::int64_t kTogether = 4;
 
-// A candidate: its similarities with all anchors.
-template <class T>
-struct Candidate {
-    T* s;
-    T cosine;
-    T gradient;
-    PairLabel label;
-    PairLabel takes_part;
-};
-
 template <class T, bool Euclidean>
-ROBUSTDML_HD Candidate<T> candidate_of(const Pairs<T>& c, const PairHingeProblem<T>& problem,
-                                       std::int64_t row) {
+ROBUSTDML_HD HingeRow<T> candidate_of(const Pairs<T>& c, const PairHingeProblem<T>& problem,
+                                      std::int64_t row) {
     T* s = c.S + row * c.m;
     const RowScale<T> scales = scale_of_row(c, row, s, c.m);
     // Its own place as an anchor, if it is one: in no set, since every comparison with it is false.
     if (c.itself >= 0 && c.itself + row < c.m) s[c.itself + row] = kNaN<T>;
     if (Euclidean) take_distances(problem, row, s, 0, c.m, scales.cosine);
     return {s, scales.cosine, scales.gradient, c.labels[row], c.labels[row] != kAbsent<PairLabel>};
-}
-
-// Terms of one anchor.
-template <class T>
-struct Terms {
-    T positive;
-    T negative;
-    PairLabel positives;
-    PairLabel negatives;
-};
-
-// An anchor as a candidate meets it.
-template <class T>
-struct Anchor {
-    PairLabel label;
-    T attraction;  // dL/ds of a positive
-    T repulsion;
-};
-
-// What a candidate adds to the terms of anchor x; dL/dS takes S's place.
-template <class T, bool Euclidean>
-ROBUSTDML_HD void meet(const PairHingeProblem<T>& problem, const Candidate<T>& candidate,
-                       const Anchor<T>& anchor, std::int64_t x, Terms<T>& terms) {
-    const T t = Euclidean ? candidate.s[x] : candidate.s[x] * candidate.cosine;
-    const T slope = !Euclidean                ? candidate.gradient
-                    : t < -problem.resolution ? -candidate.gradient / t
-                                              : T(0);
-    const bool same = anchor.label == candidate.label;
-    const bool present = (anchor.label != kAbsent<PairLabel>)&(candidate.takes_part != 0);
-    const bool attracts = present & same & (t < problem.positive_margin);
-    const bool repels = present & !same & (t > problem.negative_margin);
-    terms.positive += attracts ? problem.positive_margin + problem.positive_offset - t : T(0);
-    terms.negative += repels ? t - (problem.negative_margin - problem.negative_offset) : T(0);
-    terms.positives += attracts ? 1 : 0;
-    terms.negatives += repels ? 1 : 0;
-    candidate.s[x] = (attracts ? anchor.attraction : repels ? anchor.repulsion : T(0)) * slope;
 }
 
 // Candidates in a row: their terms meet before they go into the sums of the anchors. Written out by the list
@@ -87,12 +41,12 @@ ROBUSTDML_HD void hinge_candidates(const Pairs<T>& c, const PairHingeProblem<T>&
                                    const T* positive_upstream, const T* negative_upstream,
                                    const AnchorSums<T, PairLabel>& sums,
                                    std::integer_sequence<std::int64_t, r...>) {
-    const Candidate<T> candidates[] = {candidate_of<T, Euclidean>(c, problem, first + r)...};
+    const HingeRow<T> candidates[] = {candidate_of<T, Euclidean>(c, problem, first + r)...};
     const PairHingeProblem<T> settings = problem;
 #pragma omp simd
     for (std::int64_t x = 0; x < c.m; ++x) {
-        const Anchor<T> anchor{c.candidate_labels[x], -positive_upstream[x], negative_upstream[x]};
-        Terms<T> terms{0, 0, 0, 0};
+        const HingeColumn<T> anchor{c.candidate_labels[x], -positive_upstream[x], negative_upstream[x]};
+        HingeTerms<T> terms{0, 0, 0, 0};
         (meet<T, Euclidean>(settings, candidates[r], anchor, x, terms), ...);
         sums.positive[x] += terms.positive;
         sums.negative[x] += terms.negative;
