@@ -4,9 +4,6 @@
     positive_a = Σ_{p∈P_a} [d_ap − m⁺]₊      negative_a = Σ_{n∈N_a} [m⁻ − d_an]₊        distance="euclidean"
 
 d = √(2 − 2s) is the distance of unit vectors. An offset can be added to each term above 0.
-
-:func:`pair_hinge` returns both vectors, for any use; :func:`pair_hinge_sum` a weighted sum of them, for which value and
-gradients take one sweep over the anchors.
 """
 
 from typing import NamedTuple
