@@ -23,6 +23,11 @@ def are_several(labels: object) -> TypeGuard[Tensor]:
     return isinstance(labels, Tensor) and (labels.layout != torch.strided or labels.dim() == 2)
 
 
+def with_label(labels: Tensor, label: int) -> Tensor:
+    """Which labels are ``label``, bool; none are where their type cannot hold it."""
+    return (labels if labels.is_floating_point() else labels.long()) == label
+
+
 def class_labels(labels: object, embeddings: Tensor) -> Tensor:
     """Class numbers (B,) int64 from integers, truth values, or floating-point numbers that are whole."""
     _check_given(labels)
@@ -58,11 +63,12 @@ def _check_given(labels: object) -> None:
 
 
 def _numbered(labels: object, ref_labels: object) -> tuple[object, object]:
-    """Both vectors as places among their distinct values; NaN equals nothing, itself included."""
+    """Both vectors as places among their distinct values but ABSENT; NaN equals nothing, itself included."""
     if not isinstance(labels, Tensor) or not isinstance(ref_labels, Tensor):
         return labels, ref_labels
-    both = torch.cat([labels, ref_labels.to(labels.device)])
-    places = torch.unique(both, return_inverse=True)[1]
+    both = (labels, ref_labels.to(labels.device))
+    absent = torch.cat([one.double() == ABSENT for one in both])
+    places = torch.unique(torch.cat(both), return_inverse=True)[1].masked_fill(absent, ABSENT)
     return places[: len(labels)], places[len(labels) :]
 
 

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from cases import assert_close, make_case
+from cases import ANY_PAIRS, PAIRS, assert_close, make_case
 
-from robustdml_ops.losses import LanguageGuidanceLoss, SuperLoss
+from robustdml_ops.losses import LanguageGuidanceLoss, NTXentLoss, ProxyAnchorLoss, SuperLoss
+from robustdml_ops.ops import ABSENT
 from tests.every_call import LOSSES, B, labels, of_loss, random
 
 texts = LOSSES["LanguageGuidanceLoss"].inputs
@@ -77,3 +78,49 @@ def test_bspml_may_leave_zero_weights_out_altogether():
     assert not as_printed[~kept].any() and not ours[~kept].any()
     as_printed.sum().backward()
     assert whole.weights.grad is None
+
+
+BANK, BANK_LABELS = random(5, 6, seed=1), torch.tensor([0, 1, 5, 2, 5])
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.float16, torch.float32])
+@pytest.mark.parametrize("name", ANY_PAIRS)
+def test_rows_are_absent_whatever_the_type_of_labels(name, dtype):
+    """Labelled ABSENT, beside labels of the batch of any type, or with the ignored label."""
+    kind, _, settings = PAIRS[name]
+    X, y, kept = random(B, 6), labels(), BANK_LABELS < 5
+    expected = kind(**settings)(X, y, ref_emb=BANK[kept], ref_labels=BANK_LABELS[kept])
+    absent = BANK_LABELS.masked_fill(~kept, ABSENT)
+    assert_close(kind(**settings)(X, y.to(dtype), ref_emb=BANK, ref_labels=absent), expected)
+    ignoring = kind(**settings, ignore_index=5)
+    assert_close(ignoring(X, y.to(dtype), ref_emb=BANK, ref_labels=BANK_LABELS.to(dtype)), expected)
+
+
+def test_an_ignored_label_that_the_type_cannot_hold():
+    """As uint8, −100 would be 156."""
+    loss_function = ProxyAnchorLoss(200, 6, ignore_index=-100)
+    y = torch.arange(B) + 150
+    assert torch.equal(loss_function(random(B, 6), y.to(torch.uint8)), loss_function(random(B, 6), y))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"labels": labels().tolist()}, TypeError, "labels must be a torch.Tensor"),
+        ({"sample_weights": [1.0] * B}, TypeError, "sample_weights must be a torch.Tensor"),
+        ({"sample_weights": torch.ones(B - 1)}, ValueError, "sample_weights must be .* length 8"),
+        ({"ref_labels": BANK_LABELS.tolist()}, TypeError, "ref_labels must be a torch.Tensor"),
+    ],
+)
+def test_bad_input_beside_an_ignored_label(given, error, message):
+    call = {"labels": labels(), "ref_emb": BANK, "ref_labels": BANK_LABELS} | given
+    with pytest.raises(error, match=message):
+        NTXentLoss(ignore_index=1)(random(B, 6), **call)
+
+
+def test_listed_rows_without_labels_stay_where_samples_are_absent():
+    pairs = torch.tensor([[0, 1], [1, 9], [0, 2], [2, 8]])
+    call = {"ref_emb": random(10, 6, seed=1), "sample_weights": torch.arange(B) != 2}
+    found = NTXentLoss()(random(B, 6), None, tuple(pairs), **call)
+    kept = (*pairs[:2], *pairs[2:, :1])
+    assert torch.equal(found, NTXentLoss()(random(B, 6), None, kept, call["ref_emb"]))

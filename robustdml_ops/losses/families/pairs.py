@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.labels import ABSENT, class_labels, pair_labels
+from robustdml_ops.engine.labels import ABSENT, class_labels, pair_labels, with_label
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import check_matrix, check_same_device, check_sample_weights
 from robustdml_ops.losses.families.metric_loss import MetricLoss
@@ -115,8 +115,6 @@ class PairFamilyLoss(MetricLoss):
         sharded = self.shards.is_sharded(ref_emb)
         if ref_emb is not None and ref_labels is not None and sharded:
             ref_emb, ref_labels = self.shards.rows(ref_emb), self.shards.rows(ref_labels)
-            if self.ignore_index is not None:
-                ref_labels = ref_labels.masked_fill(ref_labels == self.ignore_index, ABSENT)
         if ref_emb is not None:
             check_matrix("ref_emb", ref_emb, columns=embeddings.shape[1])
             check_same_device(embeddings=embeddings, ref_emb=ref_emb)
@@ -129,7 +127,11 @@ class PairFamilyLoss(MetricLoss):
                 inputs.indices_tuple, len(embeddings), len(embeddings if ref_emb is None else ref_emb)
             )
         if labels is not None or listed is None:
+            given: Any = ref_labels
             labels, ref_labels = pair_labels(labels, embeddings, ref_labels, ref_emb)
+            if self.ignore_index is not None and ref_labels is not None and ref_labels is not labels:
+                ignored = with_label(given, self.ignore_index).to(ref_labels.device)
+                ref_labels = ref_labels.masked_fill(ignored, ABSENT)
         weights = inputs.sample_weights
         kept: Tensor | int = max(1, len(embeddings))
         if weights is not None:
@@ -137,7 +139,7 @@ class PairFamilyLoss(MetricLoss):
             weights = check_sample_weights(weights, like)
             absent = weights == 0
             kept = (~absent).sum().clamp(min=1)
-            itself = ref_emb is None or ref_labels is labels
+            itself = ref_emb is None or (ref_labels is labels and len(ref_emb) == len(embeddings))
             if listed is not None:
                 listed = _without(listed, absent, itself)
             if labels is not None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.labels import ABSENT, are_several
+from robustdml_ops.engine.labels import are_several, with_label
 from robustdml_ops.engine.proxy_update import refuse_update
 from robustdml_ops.engine.validation import check_choice
 from robustdml_ops.losses.inputs import LossInputs
@@ -186,19 +186,18 @@ class PeerInterface(PeerBase):
 
 
 def without_label(inputs: LossInputs, ignore_index: int) -> LossInputs:
-    """Give samples labelled ``ignore_index`` the weight 0; rows of a reference set become ``ABSENT``."""
+    """Give samples labelled ``ignore_index`` the weight 0; arguments of wrong kinds stay as they are."""
     embeddings, labels, indices_tuple, ref_emb, ref_labels, weights, *rest = inputs
-    if labels is None:
-        return inputs
     if are_several(labels):
         raise ValueError(f"ignore_index={ignore_index} beside labels of several classes: fill them up with ops.ABSENT")
-    ignored = labels == ignore_index
-    kept = (~ignored).to(torch.float32 if weights is None else weights.dtype)
-    # Labels of a sharded bank are DTensors: the loss on pairs marks those of its own shard.
-    if ref_labels is not None and ref_labels is not labels and not hasattr(ref_labels, "to_local"):
-        ref_labels = ref_labels.masked_fill(ref_labels == ignore_index, ABSENT)
+    if not isinstance(labels, Tensor):
+        return inputs
+    ignored = with_label(labels, ignore_index)
+    if weights is None:
+        weights = (~ignored).float()
+    elif isinstance(weights, Tensor) and weights.shape == ignored.shape:
+        weights = weights * (~ignored).to(weights.device, weights.dtype)
     # The label of an absent sample is not looked at, but must be in range.
-    known = labels.masked_fill(ignored, 0)
+    known = torch.where(ignored, 0, labels)
     ref_labels = known if ref_labels is labels else ref_labels
-    weights = kept if weights is None else weights * kept.to(weights.device)
     return LossInputs(embeddings, known, indices_tuple, ref_emb, ref_labels, weights, *rest)
