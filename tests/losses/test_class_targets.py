@@ -170,14 +170,16 @@ def test_an_optimiser_in_the_sweep_takes_the_same_step(make, share, backend):
     torch.testing.assert_close(*matrices, rtol=1e-12, atol=1e-12)
 
 
-def test_samples_of_weight_0_and_none_at_all():
+@pytest.mark.parametrize("name", LOSSES)
+def test_samples_of_weight_0_and_none_at_all(name):
     X, labels, weights = batch()
-    module = made("cosface", drop_similar_negatives=-0.99)
+    module = made(name, drop_similar_negatives=-0.99)
     kept = (torch.arange(B) % 2).double()
     found = module(X, labels, label_weights=weights, sample_weights=kept)
     torch.testing.assert_close(found[1::2], module(X[1::2], labels[1::2], label_weights=weights[1::2]))
     assert (found[::2] == 0).all()
-    assert found[2] == 0  # no class at all
+    assert found[2] == 0
+    assert module(X, labels)[2] == 0  # no class at all, and no negative is left
     nothing = module(X[:0], labels[:0])
     nothing.sum().backward()
     assert nothing.shape == (0,)

@@ -43,8 +43,11 @@ class ClassFamilyLoss(ClassMatrixLoss):
         if labels.dim() == 1:
             losses = self._of_sums(sums, inputs, labels)
         else:
-            of_label = ClassLSE(sums.lse[:, None], sums.target.masked_fill(labels == ABSENT, 0))
-            losses = (classes.shares(sums.lse.dtype) * self._of_sums(of_label, inputs, labels)).sum(1)
+            absent = labels == ABSENT
+            of_label = ClassLSE(sums.lse[:, None], sums.target.masked_fill(absent, 0))
+            # Where a sample has no class and no negative is left, the log-sum-exp is −∞.
+            each = self._of_sums(of_label, inputs, labels).masked_fill(absent, 0)
+            losses = (classes.shares(sums.lse.dtype) * each).sum(1)
         if inputs.indices_tuple is None:
             return losses
         listed, anchors_only = inputs.indices_tuple, self.miner_weighs_anchors
