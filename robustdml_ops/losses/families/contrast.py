@@ -50,7 +50,7 @@ class ContrastFamilyLoss(PairFamilyLoss):
         embeddings, _, candidates, _ = inputs.pairs
         scale = None
         if summed:
-            scale = embeddings.new_ones(()) if inputs.weights is None else inputs.weights
+            scale = embeddings.new_ones(()) if inputs.weights is None else inputs.weights.detach()
         coefficients = coefficients_of(embeddings, candidates, self._scale())
         settings: dict[str, Any] = {"anchors_first": inputs.anchors_first, "backend": self.backend}
         return pair_contrast(*inputs.pairs, scale, coefficients=coefficients, form=self.form, **settings)
