@@ -81,7 +81,7 @@ class SupConLoss(ContrastFamilyLoss):
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)
         losses = checked.weighted(self._losses(checked))
-        return {"loss": of_each(losses * self._has_negatives(checked))}
+        return {"loss": of_each(losses * self._has_negatives(checked), checked.weights)}
 
     def _dense(self, inputs: LossInputs, reason: str) -> SubLosses:
         if self.form != "outside":

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from peers import CLASS_NAMES, NAMES, PAIR_NAMES, C, D, assert_same, batch, both, values
-from pytorch_metric_learning import distances, miners, regularizers
+from pytorch_metric_learning import distances, miners, reducers, regularizers
 
 import robustdml_ops.losses as ours
 from robustdml_ops.losses.peer.package import peer_losses
@@ -69,3 +69,17 @@ def test_regularizer_of_centers():
     pair = [mine(C, D, 4, regularizer_weight=0.2).double(), other(C, D, 4, **theirs).double()]
     pair[1].load_state_dict(pair[0].state_dict())
     assert_same(pair, *batch())
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "ContrastiveLoss"])  # dense with statistics
+def test_statistics_beside_absent_samples(name, ignored):
+    """They do not change the mean, which is over the other samples."""
+    X, y = batch()
+    loss = both(name, reducer=lambda: reducers.MeanReducer(collect_stats=True))[0]
+    kept = y != 2 if ignored else torch.arange(len(y)) % 4 > 0
+    expected = values(loss, X[kept].detach().requires_grad_(), y[kept])
+    loss.ignore_index = 2 if ignored else None
+    found = values(loss, X, y, sample_weights=None if ignored else kept)
+    found[1] = found[1][kept]
+    torch.testing.assert_close(found, expected)

@@ -89,7 +89,9 @@ class ClassFamilyLoss(ClassMatrixLoss):
         return float(self._of_sums(ClassLSE(lse, target), inputs, torch.zeros(1, dtype=torch.int64)))
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
-        return {"loss": of_each(reduce_samples(self._losses(inputs), inputs.sample_weights, "none"))}
+        losses, weights = self._losses(inputs), inputs.sample_weights
+        weights = None if weights is None else weights.to(losses.device)
+        return {"loss": of_each(reduce_samples(losses, weights, "none"), weights)}
 
 
 class CentersLoss(ClassFamilyLoss):

@@ -154,7 +154,7 @@ class PairFamilyLoss(MetricLoss):
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)
-        return {"loss": of_each(checked.weighted(self._losses(checked)))}
+        return {"loss": of_each(checked.weighted(self._losses(checked)), checked.weights)}
 
     def _in_one_sweep(self, inputs: PairInputs) -> bool:
         """Whether the factor of each sample's loss is known before the sweep and needs no gradient."""

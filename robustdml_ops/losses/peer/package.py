@@ -96,9 +96,12 @@ def named(distance: Any) -> str:
     return f"distance={type(distance).__name__}({settings})"
 
 
-def of_each(losses: Tensor, **more: Any) -> dict[str, Any]:
-    """A sub-loss with one number for each sample or proxy, (n,), and what else its reducer takes."""
+def of_each(losses: Tensor, weights: Tensor | None = None, **more: Any) -> dict[str, Any]:
+    """A sub-loss with one number for each proxy, or sample of positive weight, (n,); and what else a reducer takes."""
     places = torch.arange(len(losses), device=losses.device)
+    if weights is not None:
+        places = places[weights > 0]
+        losses = losses[places]
     return {"losses": losses, "indices": places, "reduction_type": "element", **more}
 
 
