@@ -11,7 +11,7 @@ from robustdml_ops.engine.validation import check_finite_numbers
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import listed_hinge
-from robustdml_ops.losses.peer.package import SubLosses, peer_reducers
+from robustdml_ops.losses.peer.package import SubLosses, peer_reducers, reducer_of
 from robustdml_ops.ops import PairHinge, pair_hinge, pair_hinge_sum
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 
@@ -122,12 +122,6 @@ class ContrastiveLoss(PairFamilyLoss):
             positive, negative, *counts = hinge
             hinge = PairHinge(scale * positive, scale * negative, *counts)
         return hinge
-
-
-def reducer_of(reducer: Any, name: str) -> Any:
-    """The reducer of a sub-loss: its own, or the common one of a MultipleReducers."""
-    several = getattr(reducer, "reducers", None)
-    return reducer if several is None else dict(several).get(name, reducer.default_reducer)
 
 
 def threshold_of(reducer: Any) -> float | None:

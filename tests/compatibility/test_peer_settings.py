@@ -83,3 +83,10 @@ def test_statistics_beside_absent_samples(name, ignored):
     found = values(loss, X, y, sample_weights=None if ignored else kept)
     found[1] = found[1][kept]
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["ContrastiveLoss", "SupConLoss", "ProxyAnchorLoss"])
+def test_parts_without_a_reducer_have_the_common_one(name):
+    """Theirs is a mean over all pairs or proxies."""
+    parts = {"pos_loss": reducers.AvgNonZeroReducer()} if name == "ContrastiveLoss" else {}
+    assert_same(both(name, reducer=lambda: reducers.MultipleReducers(copy.deepcopy(parts))), *batch())

@@ -26,6 +26,7 @@ from robustdml_ops.losses.peer.package import (
     peer_distance,
     peer_distances,
     peer_reducers,
+    reducer_of,
     reducible,
 )
 
@@ -110,7 +111,7 @@ class PeerInterface(PeerBase):
             return True
         kind, each = getattr(peer_reducers, self.default_reducer), [reducer]
         if type(reducer) is peer_reducers.MultipleReducers:
-            each = reducer._modules["reducers"]._modules.values()
+            each = [reducer_of(reducer, name) for name in self.parts]
         return all(type(one) is kind and not one.collect_stats for one in each)
 
     def _reduced(self, inputs: LossInputs) -> Tensor:

@@ -96,6 +96,14 @@ def named(distance: Any) -> str:
     return f"distance={type(distance).__name__}({settings})"
 
 
+def reducer_of(reducer: Any, name: str) -> Any:
+    """The reducer of a sub-loss: its own, or the common one of a MultipleReducers."""
+    several = getattr(reducer, "reducers", None)
+    if several is None:
+        return reducer
+    return several[name] if name in several else reducer.default_reducer
+
+
 def of_each(losses: Tensor, weights: Tensor | None = None, **more: Any) -> dict[str, Any]:
     """A sub-loss with one number for each proxy, or sample of positive weight, (n,); and what else a reducer takes."""
     places = torch.arange(len(losses), device=losses.device)
