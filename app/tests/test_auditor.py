@@ -303,6 +303,10 @@ def test_near_duplicates():
     assert groups[[0, 40, 43]].tolist() == [0, 0, 0]
     assert groups[[1, 41]].tolist() == [1, 1] and groups[[2, 42]].tolist() == [2, 2]
     assert (groups[3:40] == -1).all()
+    # Of two classes of the same samples each looks, without its own sample, like the other.
+    X, truth = made_up(4, 6)
+    groups = LabelAuditor().fit(np.concatenate([X, X[:6]]), np.append(truth, [4] * 6)).duplicate_groups_
+    assert (groups[:6] == groups[24:]).all() and (groups[:6] >= 0).all()
 
 
 def test_duplicates_by_the_thousand():

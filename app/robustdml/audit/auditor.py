@@ -200,7 +200,9 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         out[highest < 0.5] = WRONG
         out[(highest < 0.5) & (self.no_class_probability_ > proposed)] = NO_CLASS
         out[(sizes < FEWEST_SAMPLES) & np.isnan(checked)] = NOT_SURE
-        self.duplicate_groups_ = duplicate_groups(features, judged.nearest.numpy(), self.duplicate_similarity)
+        self.duplicate_groups_ = duplicate_groups(
+            features, labels, judged.nearest.numpy(), alike=self.duplicate_similarity
+        )
         overlap = judged.overlap.double().numpy()
         self.wrong_share_ = wrong_share(1 - right, 1 - qualities, overlap, np.zeros_like(labels), 1)[0]
         self.class_wrong_share_ = wrong_share(1 - right, 1 - qualities, overlap, labels, num_classes)

@@ -81,14 +81,14 @@ _WINDOW = 4096
 
 
 def duplicate_groups(
-    features: NDArray[np.generic], nearest: NDArray[np.int64], alike: float = ALIKE
+    features: NDArray[np.generic], *classes: NDArray[np.int64], alike: float = ALIKE
 ) -> NDArray[np.int64]:
-    """Number the groups of near duplicates."""
-    leader = np.arange(len(features))
-    order = np.argsort(nearest, kind="stable")
-    starts = np.flatnonzero(np.diff(nearest[order], prepend=-1))
-    for members in np.split(order, starts[1:]):
-        for window in _windows(features, members):
+    """Number the groups of near duplicates, of samples that share a class by any of the assignments, (N,) each."""
+    leader, every = np.arange(len(features)), np.concatenate(classes)
+    order = np.argsort(every, kind="stable")
+    starts = np.flatnonzero(np.diff(every[order], prepend=-1))
+    for members in np.split(order % len(features), starts[1:]):
+        for window in _windows(features, np.unique(members)):
             _join(features, window, leader, alike)
     # A leader comes before its followers, so that one pass over them in order finds the first of each group.
     for row in np.flatnonzero(leader != np.arange(len(leader))):
