@@ -205,7 +205,10 @@ def check_folder(out: Path, resume: bool) -> None:
         raise UsageError(f"out {str(out)!r}: {there} is a file, where a folder is needed")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UsageError(f"out {str(out)!r}: no permission to write to {there}")
-    if not resume and (out / CHECKPOINT).exists():
+    path = out / CHECKPOINT
+    if resume and not path.exists():
+        raise UsageError(f"{path}: no checkpoint to resume from; drop --resume to start anew")
+    if not resume and path.exists():
         raise UsageError(f"{out} holds a run already: resume it, or give another folder")
     others = [name for name in (MODEL_FILE, "metrics.json", "report.html") if (out / name).exists()]
     if others and not resume:
@@ -231,8 +234,6 @@ def save_checkpoint(path: Path, run: Run, state: dict[str, Any]) -> None:
 
 
 def _read_checkpoint(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise UsageError(f"{path}: no checkpoint to resume from; drop --resume to start anew")
     try:
         content = read_plain(path, "checkpoint", checked=True)
     except DamagedError as error:

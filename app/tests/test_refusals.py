@@ -94,6 +94,7 @@ MISTAKES = [
     ("train --data unread --out features.npz/run/deep", "/features.npz is a file, where a folder is needed"),
     ("train --out ''", "the path is empty"),
     ("train --resume", "--resume needs --out, the folder of the run"),
+    ("train --data gone.csv --resume --out bare", "bare/checkpoint.pt: no checkpoint to resume from; drop --resume"),
     # A setting without an effect; its default as well, for somebody asked for it.
     ("train --mcl-margin 3", "--mcl-margin has no effect on method robust: it is a setting of method mcl"),
     ("train --method mcl --anchor-margin 0.1",
