@@ -1,6 +1,7 @@
 """Frozen features in an ``.npz`` file, as embeddings of some large model are usually stored."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -100,4 +101,8 @@ def _named_labels(path: Path, names: NDArray[np.generic] | None, values: NDArray
             f"{path}: class_names is {names.dtype} {names.shape}, and labels go from {low} to {high}; expected texts, "
             "one for each label from 0 on"
         )
-    return tuple(str(names[value]) for value in values.astype(np.int64))
+    used = tuple(str(names[value]) for value in values.astype(np.int64))
+    name, count = Counter(used).most_common(1)[0]
+    if count > 1:  # An audit's findings, and a gallery, know classes by their names.
+        raise UsageError(f"{path}: class_names calls {count} labels {name!r}; give each a name of its own")
+    return used
