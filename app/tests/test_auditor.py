@@ -352,9 +352,10 @@ def test_same_answer_twice_and_for_other_names():
     labels, _ = corrupt(truth, 0.2)
     first = LabelAuditor().fit(X, labels)
     names = np.array(["f", "b", "c", "a", "e", "d"])
-    second = LabelAuditor().fit(X * np.float32(1e30), names[labels])
+    second = LabelAuditor().fit(X * np.float32(5e37), names[labels])
     np.testing.assert_allclose(first.label_quality_, second.label_quality_, atol=1e-3)
     assert (names[first.proposed_labels_] == second.proposed_labels_).all()
+    assert (LabelAuditor().fit(X[::30], names).verdicts_ == NOT_SURE).all()
 
 
 def test_bad_input():

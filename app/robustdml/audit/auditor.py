@@ -12,7 +12,7 @@ from sklearn.utils.validation import validate_data
 from robustdml.audit.checked import with_checked
 from robustdml.audit.features import ALIKE, duplicate_groups
 from robustdml.audit.rounds import judge
-from robustdml.errors import UsageError
+from robustdml.errors import UsageError, quiet
 
 RIGHT, WRONG, NOT_SURE, NO_CLASS = "right", "wrong", "not sure", "belongs to no class"
 # What an audit says of a label.
@@ -170,8 +170,9 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         """
         if not 0 < self.duplicate_similarity <= 1:
             raise ValueError(f"duplicate_similarity={self.duplicate_similarity}: expected a cosine above 0, up to 1")
-        features, given = validate_data(self, X, y, dtype="numeric", ensure_min_samples=2, ensure_min_features=1)
-        check_classification_targets(given)
+        with quiet("sklearn"):  # It warns of many classes, and of features whose sum is infinite.
+            features, given = validate_data(self, X, y, dtype="numeric", ensure_min_samples=2, ensure_min_features=1)
+            check_classification_targets(given)
         self.classes_, labels = np.unique(given, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
