@@ -16,6 +16,7 @@ from robustdml.audit_report.findings import read_findings, write_findings
 from robustdml.audit_report.samples import read_samples
 from robustdml.cache import read_array, write_checked
 from robustdml.data.features import load_features
+from robustdml.data.load import load_data
 from robustdml.errors import UsageError
 from robustdml.plain_files import read_json, read_npz, read_plain, save_plain
 from robustdml.trained.embedder import load_embedder
@@ -45,12 +46,13 @@ def saved(path, **changes):
 def test_numbers_of_other_kinds_are_the_same_numbers(tmp_path, change):
     plain = load_features(saved(tmp_path / "plain.npz"))
     labels = {"labels": (np.arange(24) % 6).astype(">i2")}
-    other = load_features(saved(tmp_path / "other.npz", features=change(arrays()["features"]), **labels))
+    changed = saved(tmp_path / "other.npz", features=change(arrays()["features"]), **labels)
+    other = load_data(str(changed.rename(tmp_path / "other.NPZ")))
     for split, same in ((plain.train, other.train), (plain.test, other.test)):
         np.testing.assert_array_equal(split.inputs, same.inputs)
         np.testing.assert_array_equal(split.labels, same.labels)
         assert same.inputs.dtype == np.float32 and same.inputs.flags.c_contiguous and same.labels.dtype == np.int64
-    for samples in (read_samples(str(tmp_path / name)) for name in ("plain.npz", "other.npz")):
+    for samples in (read_samples(str(tmp_path / name)) for name in ("plain.npz", "other.NPZ")):
         np.testing.assert_array_equal(samples.inputs, arrays()["features"])
         assert samples.inputs.flags.c_contiguous
 
@@ -299,6 +301,7 @@ Y = np.array([0, 0, 1, 1])
         ({"features": X, "labels": Y + 1, "class_names": ["a", "b"]}, r"class_names is <U1 \(2,\), .* from 1 to 2"),
         ({"features": X, "labels": Y - 1, "class_names": ["a", "b"]}, "labels go from -1 to 0; expected texts, one"),
         ({"features": X, "labels": Y, "class_names": [1, 2]}, "class_names is int64"),
+        ({"features": X, "labels": Y, "class_names": ["crane"] * 2}, "class_names calls 2 labels 'crane'; give"),
     ],
 )
 def test_bad_files_are_told(tmp_path, arrays, message):

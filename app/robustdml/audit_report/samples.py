@@ -54,7 +54,7 @@ def read_samples(source: str, on_progress: OnProgress = silent) -> AuditSamples:
     path = expanded(source)
     if not path.exists():
         raise UsageError(f"{source}: no such file or folder; expected {expected_data()}")
-    if path.suffix == ".npz":
+    if path.suffix.lower() == ".npz":
         return _of_features(path)
     if path.is_dir() or is_list(path):
         return _of_files(path, on_progress)

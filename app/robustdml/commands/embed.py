@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     out: Path = arguments.out
     # Whether the result can be written is found out before the work.
-    if out.suffix != ".npz":
+    if out.suffix.lower() != ".npz":
         raise UsageError(f"--out {out}: expected a name that ends in .npz")
     if out.is_dir():
         raise UsageError(f"--out {out}: is a folder")

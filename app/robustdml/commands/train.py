@@ -129,7 +129,7 @@ def _train(
 def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
     """Load the data, and make training labels wrong if the settings say so."""
     config, chosen = settings.config, settings.data
-    if chosen.data not in NAMED and not chosen.data.endswith(".npz"):
+    if chosen.data not in NAMED and not chosen.data.lower().endswith(".npz"):
         check_installed(config.backbone, config.backbone_weights)
     data = load_data(
         chosen.data,

@@ -76,6 +76,6 @@ def load_data(
         raise UsageError(f"data {source!r}: no such file or folder{broken}; expected {expected_data()}{hint}")
     if path.is_dir() or is_list(path):
         return load_images(path, image_size, test_fraction, split_seed, skip_broken, on_progress)
-    if path.suffix != ".npz":
+    if path.suffix.lower() != ".npz":
         raise UsageError(f"data {source!r}: a file of another kind; expected {expected_data()}")
     return load_features(path, test_fraction=test_fraction, split_seed=split_seed)
