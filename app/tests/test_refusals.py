@@ -159,7 +159,7 @@ MISTAKES = [
     ("embed begun/checkpoint.pt whole -o out.npz", r"checkpoint\.pt: not a model file"),
     ("embed run whole -o out.csv", "expected a name that ends in .npz"),
     ("embed run whole -o /proc/nowhere/out.npz", "/proc/nowhere"),
-    ("embed run features.npz -o out.npz", "samples are 20, and the model takes colour images of 24×24 pixels"),
+    ("embed run features.npz -o out.npz", "are of 20 numbers, and the model takes colour images of 24×24 pixels"),
     ("embed of-features whole -o out.npz", "the model takes 20 features; give an .npz file of them"),
     ("embed run blank.txt -o out.npz", "an empty list"),
     ("embed run film.mp4 -o out.npz", "neither a list of images in UTF-8 nor a file of a known kind"),

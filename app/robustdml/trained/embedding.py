@@ -89,7 +89,7 @@ def _of_paths(path: Path) -> Samples:
 def _of_split(name: str, split: Split, card: ModelCard) -> Samples:
     if split.inputs.shape[1:] != card.input_shape:
         shape = "×".join(map(str, split.inputs.shape[1:]))
-        raise UsageError(f"{name}: its samples are {shape}, and the model takes {card.takes}")
+        raise UsageError(f"{name}: its samples are of {shape} numbers, and the model takes {card.takes}")
     return Samples(name, np.asarray(split.inputs), split.labels if split.class_names else None, split.class_names)
 
 
