@@ -13,6 +13,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.errors import UsageError
 from robustdml.noise import with_wrong_labels
+from robustdml.reports.run_report import test_labels_note as labels_note
 from robustdml.run.run import Run
 from robustdml.train import train
 
@@ -166,3 +167,4 @@ def test_an_audit_of_all_classes_is_of_the_test_samples_too(use, tmp_path, clust
         assert result.summary["data"]["audited"]["test_dropped"] == dropped
         assert result.summary["test"]["samples"] == len(data.test) - dropped
         assert result.summary["test"]["trained_on"] == (fraction == 0)
+        assert ("used as they are" in labels_note(result)) == (fraction > 0 and not dropped)

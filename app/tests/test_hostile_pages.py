@@ -202,6 +202,8 @@ def test_the_test_part_is_told(noisy):
     assert found.summary["test"] == {"samples": 123, "classes": 10, "alone": 1, "trained_on": False}
     told = "Tested on 123 samples of 10 other classes, without 1 that are alone in their class."
     assert told in render_run(found, alone)
+    found.summary["test"]["classes"] = 1
+    assert "of one class, so that whatever is found is right" in render_run(found, alone)
 
 
 def test_training_without_a_folder_keeps_the_run_and_shows_images(photos, tmp_path):

@@ -94,10 +94,13 @@ def _chosen(result: TrainingResult) -> list[str]:
 
 
 def test_labels_note(result: TrainingResult) -> str:
-    """Say that wrong labels among the test samples lower the figures, or that there were no other classes."""
-    if result.summary["test"]["trained_on"]:
+    """Say what the figures suffer from: wrong labels among the test samples, one class alone, or known classes."""
+    test, audited = result.summary["test"], result.summary["data"].get("audited", {})
+    if test["classes"] == 1:
+        return "All test samples are of one class, so that whatever is found is right: the figures say nothing."
+    if test["trained_on"]:
         return "Tested on the classes that it was trained on: the figures say little about others."
-    if result.summary["noise"] != "none" or result.summary["data"]["name"] in NAMED:
+    if result.summary["noise"] != "none" or result.summary["data"]["name"] in NAMED or audited.get("test_dropped"):
         return ""
     return "The labels of the test samples are used as they are: wrong ones, which an audit finds, lower the figures."
 
