@@ -73,7 +73,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__context__
         # An error with a name of its own is about another file, one that `write` reads.
-        if cause is None or (cause.filename is not None and Path(cause.filename).parent != path.parent):
+        if cause is None or not (cause.filename is None or str(cause.filename).endswith(UNFINISHED)):
             raise
         raise OSError(cause.errno or errno.EIO, cause.strerror or str(cause), str(path)) from error
 

@@ -16,6 +16,7 @@ from app.tests.conftest import finding, refused, run_command, save_photos
 from robustdml.__main__ import main as start
 from robustdml.audit_report.findings import read_findings, write_findings
 from robustdml.audit_report.samples import read_samples
+from robustdml.cache import write_text
 from robustdml.commands import audit
 from robustdml.data import load_data
 from robustdml.data.folders import folder_images
@@ -86,6 +87,14 @@ def test_what_is_called_an_image_and_is_none(tmp_path, kind):
     assert isinstance(decode(odd, 8), str)
     command = ("train", "--data", tmp_path / "data", "--image-size", "8", "--backbone", "untrained")
     assert str(odd) in refused(*command).splitlines()[-1]
+
+
+@LINUX
+def test_a_file_that_cannot_be_made_is_told_by_its_name(monkeypatch):
+    monkeypatch.chdir("/")
+    with pytest.raises(OSError, match="'proc/all'") as raised:
+        write_text(Path("proc/all"), "")
+    assert raised.value.filename == "proc/all"
 
 
 @LINUX
