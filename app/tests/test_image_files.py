@@ -218,6 +218,9 @@ def test_a_list_may_name_its_parts(tmp_path):
     (tmp_path / "list.csv").write_text("\n".join(["path,label,part", *rows]))
     data = load_data(str(tmp_path / "list.csv"), image_size=6)
     assert data.train.class_names == ("class 0", "class 1") and data.test.class_names == ("class 2",)
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,part", *rows, f"{images[0]},class 0,val"]))
+    with pytest.raises(UsageError, match="part is 'val' beside train and test"):
+        load_data(str(tmp_path / "list.csv"), image_size=6)
 
 
 def test_what_is_missing_is_named(folder):

@@ -68,7 +68,10 @@ def read_list(path: Path) -> ListedImages:
     files = [(path.parent / expanded(file)).absolute() for file, _, _ in good]
     names, labels = np.unique([label for _, label, _ in good], return_inverse=True)
     # A column of that name may mean anything else.
-    parts = [part for _, _, part in good] if {part for _, _, part in good} == {*PARTS} else []
+    parts = [part for _, _, part in good] if {*PARTS} <= {part for _, _, part in good} else []
+    other = next((part for part in parts if part not in PARTS), None)
+    if other is not None:
+        raise UsageError(f"{path}: part is {other!r} beside train and test; take such rows out, or rename the column")
     return ListedImages(files, labels.astype(np.int64), tuple(map(str, names)), left_out, parts=parts)
 
 
