@@ -89,7 +89,8 @@ def read_csv(path: Path, kind: str, delimiters: str = ",") -> tuple[list[str], l
     """Read the columns, and each row with the number of its line; of several delimiters the first line has one most."""
     try:
         with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
-            first = file.readline()
+            if "\0" in (first := file.readline()):
+                raise UsageError(f"{path}: not a {kind} in UTF-8; save it as one")
             file.seek(0)
             reader = csv.DictReader(file, delimiter=max(delimiters, key=first.count))
             rows = [(reader.line_num, row) for row in reader]

@@ -23,7 +23,7 @@ TEXTS = {
     "page.pt": "<html>404</html>",
     "zero.yaml": "epochs: 0\n",
 }
-BYTES = {"film.mp4": b"\xff\xfe\x00film", "latin.yaml": "data: Möwen\n".encode("latin-1")}
+BYTES = {"film.mp4": b"\xff\xfe\x00film", "latin.yaml": "data: Möwen\n".encode("latin-1"), "wide.csv": b"p\0"}
 ARRAYS = {
     "fractions.npz": {"features": np.ones((4, 2)), "labels": np.array([0.5, 1, 2, 3])},
     "nan.npz": {"features": np.full((4, 2), np.nan), "labels": np.array([0, 0, 1, 1])},
@@ -56,6 +56,7 @@ def folder(tmp_path, trained, clusters):
 
 MISTAKES = [
     # What would be taken for something else, or lost
+    ("train --data wide.csv", "wide.csv: not a .csv file in UTF-8; save it as one"),
     ("train --data longer.csv", "longer.csv, line 2: more values than columns"),
     ("audit twice.csv --out y", "1 samples are there more than once, keep one"),
     ("train --data features.npz --out mine", "holds report.html, without a run's checkpoint"),
