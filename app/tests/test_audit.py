@@ -14,6 +14,7 @@ from robustdml.audit_report import learning
 from robustdml.audit_report.copies import find_copies
 from robustdml.audit_report.decisions import Decisions, clean_labels, read_decisions
 from robustdml.audit_report.findings import Finding, read_findings
+from robustdml.audit_report.questions import Question, Section
 from robustdml.errors import UsageError
 
 HOSTILE = '<img src=x onerror=alert(1)>"&'
@@ -269,6 +270,11 @@ def test_copies_in_train_and_test():
     images = np.random.default_rng(0).integers(0, 255, (40, 3, 24, 24)).astype(np.uint8)
     images[30] = images[3] // 2 + 20  # Of another contrast
     assert find_copies(images, np.arange(40) >= 28) == {30: [3]}
+
+
+def test_more_questions_than_are_asked_are_told():
+    counts = [Section("", "", [Question("", [], "", [])] * number).count for number in (499, 500)]
+    assert counts == ["499", "500 or more"]
 
 
 def test_labels_that_are_no_findings(tmp_path):

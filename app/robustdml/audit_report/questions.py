@@ -43,6 +43,11 @@ class Section:
     questions: list[Question]
     all: bool = False  # Whether all may be answered at once
 
+    @property
+    def count(self) -> str:
+        """How many there are, as a text."""
+        return f"{len(self.questions):,}{' or more' if len(self.questions) == MOST_QUESTIONS else ''}"
+
 
 def best_first(labels: NDArray[np.int64], quality: NDArray[np.floating]) -> list[NDArray[np.int64]]:
     """Samples of each class, those of best quality first."""

@@ -201,7 +201,7 @@ def _summary(
         table.add_row(f"in classes of fewer than {FEWEST_SAMPLES}, not judged", f"{small:,}")
     for section in sections:
         if section.questions:
-            table.add_row(section.title[0].lower() + section.title[1:], f"{len(section.questions):,}")
+            table.add_row(section.title[0].lower() + section.title[1:], section.count)
     if number := int((checked >= 0).sum()):
         table.add_row("checked by you, and learnt from", f"{number:,}, of them {int((checked == 0).sum()):,} wrong")
     share, low, high = auditor.wrong_share_
