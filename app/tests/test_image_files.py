@@ -154,13 +154,19 @@ def test_fraction_and_seed_choose_the_classes(folder):
 
 
 def test_train_and_test_folders(tmp_path):
-    paint(tmp_path / "train" / "a" / "1.png", (1, 0, 0))
-    paint(tmp_path / "test" / "b" / "1.png", (2, 0, 0))
-    paint(tmp_path / "test" / "c" / "1.png", (3, 0, 0))
-    data = load_data(str(tmp_path), image_size=5)
+    root = tmp_path / "images"
+    paint(root / "train" / "a" / "1.png", (1, 0, 0))
+    paint(root / "test" / "b" / "1.png", (2, 0, 0))
+    paint(root / "test" / "c" / "1.png", (3, 0, 0))
+    data = load_data(str(root), image_size=5)
     assert data.train.class_names == ("a",)
     assert data.test.class_names == ("b", "c")
-    assert data.test.inputs[:][:, 0, 0, 0].tolist() == [2, 3]
+    assert data.test.inputs[:][:, 0, 0, 0].tolist() == [2, 3] and data.left_out == ()
+    (root / "valid").mkdir()
+    assert load_data(str(root), image_size=5).left_out == (f"{root / 'valid'} (beside train and test)",)
+    (root / "test").rename(root / "Val")
+    with pytest.raises(UsageError, match="look like parts, not classes: Val, train, valid; call them train and test"):
+        load_data(str(root), image_size=5)
 
 
 def test_unusual_image_kinds(tmp_path):

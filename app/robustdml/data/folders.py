@@ -16,6 +16,7 @@ from robustdml.progress import OnProgress, silent
 
 COLUMNS, PART = ("path", "label"), "part"
 PARTS = ("train", "test")  # Folders that hold class folders each
+_LIKE_PARTS = {*PARTS, "val", "valid", "validation", "dev"}
 _SUFFIXES = (".csv", ".parquet")
 _DELIMITERS = ",;\t"  # semicolons where the decimal mark is a comma
 
@@ -133,7 +134,11 @@ def load_images(
 def listed_parts(path: Path, on_progress: OnProgress = silent) -> dict[str, ListedImages]:
     """Read a list, a folder of class folders, or both `PARTS` where a folder holds them or a list names them."""
     if all((path / part).is_dir() for part in PARTS):
-        return {part: folder_images(path / part, on_progress) for part in PARTS}
+        parts = {part: folder_images(path / part, on_progress) for part in PARTS}
+        beside = {one for one in path.iterdir() if one.is_dir() and not one.name.startswith(".")}
+        beside -= {path / part for part in PARTS}
+        parts[PARTS[0]].loose.extend(f"{one} (beside train and test)" for one in sorted(beside))
+        return parts
     if path.is_dir():
         return {"": folder_images(path, on_progress)}
     listed = read_list(path)
@@ -149,6 +154,11 @@ def folder_images(folder: Path, on_progress: OnProgress = silent) -> ListedImage
     for entry in found:
         if entry.is_symlink() and entry.resolve() in around:
             raise UsageError(f"{entry}: a link to a folder that it lies in, so that all images would be of its class")
+    if found and {entry.name.lower() for entry in found} <= _LIKE_PARTS:
+        raise UsageError(
+            f"{folder}: the folders in it look like parts, not classes: {', '.join(entry.name for entry in found)}; "
+            "call them train and test, or give one of them"
+        )
     classes = {}
     for done, entry in enumerate(found):
         on_progress("listing images", done, len(found))
