@@ -101,7 +101,9 @@ def reducer_of(reducer: Any, name: str) -> Any:
     several = getattr(reducer, "reducers", None)
     if several is None:
         return reducer
-    return several[name] if name in several else reducer.default_reducer
+    if name in several:
+        return several[name]
+    return reducer.default_reducer
 
 
 def of_each(losses: Tensor, weights: Tensor | None = None, **more: Any) -> dict[str, Any]:
