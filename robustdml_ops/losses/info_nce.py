@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.validation import check_matrix, check_number, check_positive, check_same_device
+from robustdml_ops.engine.validation import check_matrix, check_number, check_positive, check_same_device, require
 from robustdml_ops.losses.families.contrast import TwoTowerLoss
 
 
@@ -86,5 +86,13 @@ class InfoNCELoss(TwoTowerLoss):
             return self._contrast(rows, candidates, scale, coefficients).total
         _, loss, lse, _ = self._contrast(rows, candidates, scale, coefficients, summed=False)
         bound = (self.lam**self.q * (self.q * lse).exp() - (self.q * (lse - loss)).exp()) / self.q
+        if bound.device.type == "cpu":
+            require(
+                torch.isfinite(bound).all(),
+                lambda: (
+                    f"RINCE has e^(q·cosine/temperature), which overflows {bound.dtype} at q={self.q} and temperature "
+                    f"{float((-self.logit_scale.detach()).exp()):.3g}: lower q, or raise the temperature"
+                ),
+            )
         total: Tensor = (scale[self.shards.place()] * bound).sum()
         return total

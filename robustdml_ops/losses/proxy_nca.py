@@ -2,13 +2,14 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.validation import check_positive
 from robustdml_ops.losses.families.classes import ClassFamilyLoss
-from robustdml_ops.losses.inputs import SoftmaxOptions
-from robustdml_ops.ops import similarity
+from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions
+from robustdml_ops.ops import ClassLSE, similarity
 
 
 class ProxyNCALoss(ClassFamilyLoss):
@@ -31,7 +32,7 @@ class ProxyNCALoss(ClassFamilyLoss):
         t > 0, an inverse temperature. 1 is the paper's; ProxyNCA++ takes 9.
     include_positive : bool
         Whether k = y stands in the denominator: True is a softmax, as ProxyNCA++ and most code has it; False the form
-        of 2017, which is unbounded below.
+        of 2017, which is unbounded below, and 0 where a sample has no negative left.
     reduction : {"mean", "none"}
         ``"mean"``: the loss, (). ``"none"``: one loss per sample, (B,), times its weight.
     negative_correction : bool
@@ -72,6 +73,13 @@ class ProxyNCALoss(ClassFamilyLoss):
     def _logits(self, embeddings: Tensor) -> Tensor:
         cosines = similarity(embeddings, self.proxies)
         return cosines if self._form() == "cosine" else 2 - 2 * cosines
+
+    def _of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
+        losses = super()._of_sums(sums, inputs, labels)
+        if self.include_positive:
+            return losses
+        # Of a sample that is left without a negative.
+        return losses.masked_fill(sums.lse == -torch.inf, 0)
 
     def _logit_settings(self) -> dict[str, Any]:
         # −t·d = 2t·s − 2t, and the constant leaves with the difference of the two.

@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from python_ref import own_class_limits, proxy_anchor_loss
-from robustdml_ops.losses import AdaptiveProxyAnchorLoss, CosFaceLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
+from robustdml_ops.losses import (
+    AdaptiveProxyAnchorLoss,
+    CosFaceLoss,
+    ProxyAnchorLoss,
+    ProxyNCALoss,
+    SmoothProxyAnchorLoss,
+)
 from robustdml_ops.losses.families.class_matrix import chance_cosine
 from robustdml_ops.ops import ABSENT, AnchorBiases, LabelSets, anchor_lse, similarity
 
@@ -41,6 +47,14 @@ def test_a_negative_at_the_limit_stays(backend):
         expected = torch.tensor([0, left * (2 * torch.e)]).double().log1p()
         torch.testing.assert_close(lse.negative, expected)
         assert lse.positive[0] > 0.2
+
+
+def test_of_2017_a_sample_without_a_negative_has_no_loss(backend):
+    settings = {"include_positive": False, "drop_similar_negatives": -0.9999, "backend": backend}
+    loss, X = ProxyNCALoss(C, D, **settings).double(), torch.randn(B, D, dtype=torch.float64, requires_grad=True)
+    value = loss(X, LABELS)
+    value.backward()
+    assert value == 0 and not X.grad.any() and not loss.proxies.grad.any()
 
 
 def test_a_limit_of_one_leaves_nothing_out(backend):

@@ -115,3 +115,5 @@ def test_bad_input():
         InfoNCELoss()(a, b, sample_weights=weights.requires_grad_())
     with pytest.raises(ValueError, match=r"q must be in \(0, 1\], got 2"):
         InfoNCELoss(q=2)
+    with pytest.raises(ValueError, match=r"overflows torch.float32 at q=1.0 and temperature 0.01: lower q"):
+        InfoNCELoss(0.01, q=1.0)(torch.eye(4), torch.eye(4))
