@@ -46,6 +46,7 @@ def test_random_labels_teach_nothing_and_the_features_are_kept():
     run = tried(config, RetrievalData("mixture", noise, data.test))
     assert run.keeps_features and run.averaged().head(torch.ones(2)).tolist() == [1, 1]
     told = run.chosen["advice"]
+    assert not any(row[0].startswith("→") for row in rows_of(run.chosen))
     assert told.startswith("Kept the features as they are: nothing gained more than chance") and "--epochs 24" in told
     # Who asks for a size gets it.
     asked = tried(replace(config, embedding_size=16), RetrievalData("mixture", noise, data.test))

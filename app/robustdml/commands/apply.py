@@ -105,7 +105,8 @@ def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:
     missing = [one.sample for one in kept.values() if not Path(one.sample).is_file()]
     if missing:
         raise UsageError(
-            f"{len(missing)} samples are no files: {few(missing)}; of features give --to a .npz file, or a .csv list"
+            f"{len(missing)} samples are no files: {few(missing)}; bring back what was moved, or mend the paths in the "
+            "findings; of features give --to a .npz file, or a .csv list"
         )
     # Whoever made the list chose what is copied out of other folders: images, and nothing else.
     others = [one.sample for one in kept.values() if Path(one.sample).suffix.lower() not in SUFFIXES]

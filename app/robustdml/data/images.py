@@ -117,7 +117,7 @@ def few(names: Sequence[str]) -> str:
 
 def check_left_out(count: int, rows: Sequence[str], broken: Sequence[str], skip_broken: bool) -> None:
     """Refuse rows of a list that lack something, and broken ones of `count` images; of all, also where they may go."""
-    way_out = "or remove them, or skip broken ones"
+    way_out = "or remove them, or skip broken ones (--skip-broken)"
     if rows and not skip_broken:
         raise UsageError(f"{len(rows)} rows are not whole; fill {way_out}: {few(rows)}")
     if broken and not skip_broken:

@@ -115,7 +115,8 @@ def rows_of(chosen: dict[str, Any]) -> list[list[str]]:
     """The contestants as a table with the head `HEAD`; the chosen one has a mark."""
     return [
         [
-            ("→ " if one["chosen"] else "") + (one["filter"] if one["averaging"] else "untrained"),
+            ("→ " if one["chosen"] and not chosen["kept_features"] else "")
+            + (one["filter"] if one["averaging"] else "untrained"),
             f"{one['learning_rate']:.2g}" if one["averaging"] else "–",
             f"{one['averaging']:.2f}",
             *(_points(one, name).replace(" ", "") for name in JUDGED),
