@@ -13,6 +13,7 @@ from robustdml_ops.engine.proxy_update import owner_of
 from robustdml_ops.engine.shards import OneProcess, check_held, local_of, shard_like
 from robustdml_ops.engine.sums import add_rows
 from robustdml_ops.engine.validation import check_finite_embeddings, check_matrix, check_range
+from robustdml_ops.losses.first_steps import FirstSteps
 from robustdml_ops.optim.optimizer import ProxyOptimizer
 
 Rows = Callable[[Tensor, Any], Tensor]
@@ -93,6 +94,8 @@ def grow_classes(
     for item in items:
         if hasattr(item, "num_classes"):
             item.num_classes = len(origin)
+        if getattr(item, "first_steps", None) is not None and not item.first_steps.over:
+            item.first_steps = FirstSteps()
 
 
 def _digest(value: int | Tensor | tuple[Tensor, ...] | None) -> object:

@@ -158,6 +158,15 @@ def test_losses_within_a_loss_grow_with_it():
     assert torch.isfinite(loss(torch.randn(4, D), torch.tensor([OLD, 0, OLD, 0])))
 
 
+def test_fewer_classes_after_the_first_step():
+    """What watches the first steps has looked at a class that is gone."""
+    loss = losses.ArcFaceLoss(OLD, D)
+    optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
+    steps(loss, optimizer, torch.tensor([OLD - 1]), 1)
+    grow_classes(loss, optimizer, 2)
+    steps(loss, optimizer, torch.tensor([1]), 100)
+
+
 def test_wrong_arguments_change_nothing():
     loss = losses.ProxyAnchorLoss(OLD, D)
     optimizer = ProxyAdamW(loss)
