@@ -1,5 +1,7 @@
 """AdaFace, Kim et al. 2022: a margin by the quality of an image, told by the length of its embedding."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
@@ -70,6 +72,14 @@ class AdaFaceLoss(MarginSoftmaxLoss):
         self.concentration, self.momentum = concentration, momentum
         self.register_buffer("mean_length", torch.tensor(20.0))
         self.register_buffer("length_deviation", torch.tensor(100.0))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "AdaFaceLoss":
+        """Leave the running lengths in float32 at least, in which small changes of them add up."""
+        before = self.mean_length, self.length_deviation
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.mean_length.dtype.itemsize < 4:
+            self.mean_length, self.length_deviation = (length.to(self.mean_length.device) for length in before)
+        return self
 
     def _margins(self, inputs: LossInputs, labels: Tensor) -> Tensor:
         """The quality z of each sample, (B,), or (B, 1) for labels (B, K)."""

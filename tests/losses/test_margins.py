@@ -112,6 +112,19 @@ def test_wrong_margins():
         AdaFaceLoss(C, D, momentum=2)
 
 
+def test_running_lengths_of_two_byte_classes_are_followed():
+    """In bfloat16 a mean of 20 would stay, whatever a batch adds."""
+    whole, short = AdaFaceLoss(C, D), AdaFaceLoss(C, D).bfloat16().requires_grad_(False)
+    for _ in range(3):
+        X, labels = 5 * torch.randn(B, D), torch.randint(C, (B,))
+        whole(X, labels)
+        short(X, labels)
+    assert short.W.dtype == torch.bfloat16
+    assert whole.mean_length != 20
+    assert torch.equal(short.mean_length, whole.mean_length)
+    assert torch.equal(short.length_deviation, whole.length_deviation)
+
+
 def test_adaface_follows_the_lengths_of_samples_that_are_present():
     X, labels = batch()
     weights = (torch.arange(B) % 3 > 0).double()
