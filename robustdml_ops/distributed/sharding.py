@@ -183,7 +183,7 @@ def _take_whole(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -
         if isinstance(saved, DTensor):
             saved = saved.to_local()
         elif saved.shape == (shards.num_classes, *held.shape[1:]):
-            saved = saved[shards.first : shards.last]
+            saved = saved[shards.first : shards.last].clone()
         else:
             raise ValueError(
                 f"{type(module).__name__}.{name} was saved with shape {tuple(saved.shape)}, and there are "

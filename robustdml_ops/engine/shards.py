@@ -240,7 +240,10 @@ def of_shards(local: Tensor, whole: Tensor, mesh: Any, placement: Any) -> Tensor
 
 
 def shard_loaded(own: Any, loaded: Tensor) -> Tensor:
-    """The loaded tensor, which all processes have, sharded like ``own``; nothing is sent."""
+    """The loaded tensor, which all processes have, sharded like ``own``; nothing is sent.
+
+    A copy: ``load_state_dict(assign=True)`` keeps it; a view would hold all rows, and its DTensor has no deepcopy.
+    """
     if not is_sharded(own) or is_sharded(loaded):
         return loaded
     local, whole = loaded, torch.empty(loaded.shape, device="meta")
@@ -249,5 +252,5 @@ def shard_loaded(own: Any, loaded: Tensor) -> Tensor:
         rows = loaded.shape[placement.dim]
         each = -(-rows // own.device_mesh.size())
         first = min(rows, own.device_mesh.get_local_rank() * each)
-        local = loaded.narrow(placement.dim, first, min(each, rows - first))
+        local = loaded.narrow(placement.dim, first, min(each, rows - first)).clone()
     return of_shards(local.to(own.device), whole, own.device_mesh, placement)

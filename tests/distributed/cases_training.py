@@ -254,3 +254,13 @@ def proxies_that_were_nowhere(place):
     assert not torch.equal(proxies[:2000], proxies[2000:])
     assert (loss.margins.full_tensor() == loss.margin).all()
     loss(torch.randn(3, 16), torch.tensor([0, 2000, 3999])).backward()
+
+
+@case(3)
+def a_loaded_loss_is_copied(place):
+    """With ``assign=True`` it keeps what it was given, which must hold the rows of one shard alone."""
+    loss = shard_classes(make("arcface"), place.mesh)
+    loss.load_state_dict(make("arcface").state_dict(), assign=True)
+    local = copy.deepcopy(loss).W.to_local()
+    assert torch.equal(local, loss.W.to_local())
+    assert loss.W.to_local().untyped_storage().nbytes() == local.numel() * local.element_size()
