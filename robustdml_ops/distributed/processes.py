@@ -47,6 +47,9 @@ class Processes:
         self.ranks = dist.get_process_group_ranks(group)  # as error messages name them
         _calls[tuple(self.ranks)] += 1
         name = f"robustdml_ops/{'.'.join(map(str, self.ranks))}/{_calls[tuple(self.ranks)]}"
+        groups = dist.distributed_c10d._world.pg_names
+        store = dist.distributed_c10d._get_default_store()
+        store.set(f"{name}/groups/{self.rank}", str(len(groups)))
         if missing := meet(name, dist.get_rank(), self.ranks, timeout):
             raise ShardError(
                 f"ranks {missing} of {self.ranks} have not called shard_classes within {timeout}: call it on every "
@@ -55,6 +58,10 @@ class Processes:
         # A group of its own on the host: its messages wait for no GPU. Where the mesh is a subset of the world, only
         # its processes make the group, whose name comes from their ranks.
         subset = self.size < dist.get_world_size()
+        if subset:  # the name also has the number of groups that a process has, which is made the same on all
+            most = max(int(store.get(f"{name}/groups/{rank}")) for rank in range(self.size))
+            for _ in range(most - len(groups)):
+                dist.new_group([dist.get_rank()], backend="gloo", use_local_synchronization=True)
         self.host: Any = dist.new_group(self.ranks, timeout=timeout, backend="gloo", use_local_synchronization=subset)
         self.device_group: Any = self.host if mesh.device_type == "cpu" else group
         self.sizes: tuple[int, ...] = ()  # samples of each process in the present step

@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -264,3 +265,12 @@ def a_loaded_loss_is_copied(place):
     local = copy.deepcopy(loss).W.to_local()
     assert torch.equal(local, loss.W.to_local())
     assert loss.W.to_local().untyped_storage().nbytes() == local.numel() * local.element_size()
+
+
+@case(3)
+def meshes_of_some_processes_overlap(place):
+    """Processes of a mesh are in different numbers of groups already."""
+    for ranks in ([0, 1], [1, 2], [0, 2]):
+        mesh = DeviceMesh("cpu", ranks)
+        if place.rank in ranks:
+            shard_classes(make("arcface"), mesh)
