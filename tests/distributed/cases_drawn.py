@@ -258,3 +258,16 @@ def a_gradient_of_nan_writes_nothing(place):
         assert torch.equal(optimizer.state[matrix]["exp_avg"].to_local(), state)
         train(place, loss, optimizer)
         assert not torch.equal(matrix.to_local(), before)
+
+
+@case(2)
+def none_of_a_shard_is_drawn(place):
+    one = make("normalized_softmax", negative_share=0.01, drop_similar_negatives="own")
+    many = sharded(place, one)
+    optimizers = ProxyAdamW(one), ProxyAdamW(many)
+    X, _ = next(batches(place))
+    for first in (0, C - 4):  # all classes that take part are of one process
+        step(place, one, many, X, torch.arange(len(X)) % 3 + first)
+        for optimizer in optimizers:
+            optimizer.step()
+    close(many.W.detach().full_tensor(), one.W)

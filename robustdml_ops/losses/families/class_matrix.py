@@ -185,7 +185,7 @@ class ClassMatrixLoss(MetricLoss):
             H = matrix.shape[1]
             places = labels.clamp(min=-1)[..., None] * H + torch.arange(H, device=labels.device)  # ABSENT · H overflows
             matrix = matrix.flatten(0, 1)
-        if update is not None and update.rows is not None:
+        if update is not None and update.rows is not None and len(update.rows):
             places = torch.where(places < 0, places, update.rows[places.clamp(min=0)])
         cosines = cosines_at(matrix, X, places, self.backend)
         if rows.matrix.dim() == 2 and labels.dim() == 1 and not self.shards.divided:
