@@ -1,6 +1,7 @@
 """The optimisers by their formulas: AdamW, gradient descent with momentum, and row-wise Adagrad, one number a class."""
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -103,7 +104,8 @@ class ProxySGD(ProxyOptimizer):
 
         g ← g + λ p,    m ← μ m + (1 − d) g (in the first step m ← g),    p ← p − η m
 
-    Nesterov's form takes p ← p − η (g + μ m), and without momentum there is no m: p ← p − η g.
+    Nesterov's form takes p ← p − η (g + μ m), and without momentum there is no m: p ← p − η g. Where the
+    momentum is set later, m starts at 0.
 
     m is ``state[proxies]["momentum_buffer"]``, as in torch.optim.SGD.
 
@@ -155,8 +157,11 @@ class ProxySGD(ProxyOptimizer):
                 f"dampening={group['dampening']}"
             )
 
-    def _moments(self, group: dict[str, Any], parameter: Tensor, rows: int) -> dict[str, Tensor]:
-        return {} if group["momentum"] == 0 else super()._moments(group, parameter, rows)
+    def moments_of(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return () if group["momentum"] == 0 else self.moment_names
+
+    def _saved(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"step": float(state.get("momentum_buffer") is not None), **state}  # torch's has no step
 
     def formula(
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
@@ -228,7 +233,7 @@ class ProxyAdagrad(ProxyOptimizer):
                 "eps must be above 0 where sums start at 0: a row without a gradient would be divided by 0"
             )
 
-    def _moments(self, group: dict[str, Any], parameter: Tensor, rows: int) -> dict[str, Tensor]:
+    def _moments(self, group: Mapping[str, Any], parameter: Tensor, rows: int) -> dict[str, Tensor]:
         return {"sum": parameter.new_full((rows,), group["initial_accumulator_value"], dtype=widened(parameter.dtype))}
 
     def formula(

@@ -56,10 +56,19 @@ class ProxyOptimizer(torch.optim.Optimizer):
         group["params"] = [parameter]
         super().add_param_group(group)
         # Allocate the state now: checkpoints contain it, and a lack of memory shows before training.
-        moments = self._moments(self.param_groups[-1], local_of(parameter), len(loss._class_matrix()))
-        sharded = {name: shard_like(parameter, moment) for name, moment in moments.items()}
-        self.state[parameter] = {"step": torch.tensor(0.0), **sharded}
+        self.state[parameter] = {"step": torch.tensor(0.0)}
+        self.add_moments(self.state[parameter], self.param_groups[-1], parameter, len(loss._class_matrix()))
         self._bind(loss, len(self._steps))
+
+    def add_moments(self, state: dict[str, Any], group: Mapping[str, Any], parameter: Any, rows: int = 0) -> None:
+        """Allocate in ``state`` the moments that settings of ``group`` need and that are not there."""
+        if not state.keys() >= set(self.moments_of(group)):
+            for name, moment in self._moments(group, local_of(parameter), rows).items():
+                state.setdefault(name, shard_like(parameter, moment))
+
+    def moments_of(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """Names of the moments that a step with the settings of ``group`` has."""
+        return self.moment_names
 
     def rebind(self, loss: Any) -> None:
         """Bind the parameter that has replaced the one of a bound loss, in its group and in the state."""
@@ -130,19 +139,25 @@ class ProxyOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load the state of a torch optimiser; moments keep the dtype of this one.
 
-        ValueError where a moment is missing or of another shape; nothing has been loaded then.
+        ValueError where a moment is missing or of another shape, or a setting has no counterpart here; nothing has been
+        loaded then.
         """
-        saved_ids = [place for group in state_dict["param_groups"] for place in group["params"]]
-        own = [self.state[step.parameter] for step in self._steps]
-        if len(saved_ids) == len(own):
-            for place, state in zip(saved_ids, own, strict=True):
-                _check_state(state_dict["state"].get(place, {}), state)
-        moments = [group.get("moments") for group in self.param_groups]
+        groups, moments = state_dict["param_groups"], [group.get("moments") for group in self.param_groups]
+        loaded = [self._saved(state_dict["state"].get(place, {})) for group in groups for place in group["params"]]
+        own = [dict(self.state[step.parameter]) for step in self._steps]
+        if len(loaded) == len(groups) == len(own):
+            for step, group, dtype, saved, state in zip(self._steps, groups, moments, loaded, own, strict=True):
+                self._check_saved(group)
+                wanted = {**group, "moments": dtype}
+                self.add_moments(state, wanted, step.parameter)
+                for unused in state.keys() - saved.keys() - {"step", *self.moments_of(wanted)}:
+                    del state[unused]
+                _check_state(saved, state)
         super().load_state_dict(dict(state_dict))
-        for step, place, state in zip(self._steps, saved_ids, own, strict=True):
+        for step, saved, state in zip(self._steps, loaded, own, strict=True):
             # As saved: torch has rounded its copy to the type of the proxies.
             for name, value in state.items():
-                value.copy_(shard_loaded(value, torch.as_tensor(state_dict["state"][place][name])))
+                value.copy_(shard_loaded(value, _laid_out(saved[name], value)))
             self.state[step.parameter] = state
         for group, dtype in zip(self.param_groups, moments, strict=True):
             if dtype is not None:
@@ -208,12 +223,27 @@ class ProxyOptimizer(torch.optim.Optimizer):
         """Raise where a setting of a group is out of range."""
         check_settings(group)
 
-    def _moments(self, group: dict[str, Any], parameter: Tensor, rows: int) -> dict[str, Tensor]:
+    def _saved(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The state of a parameter to load, which may be of torch's optimiser."""
+        return state
+
+    def _check_saved(self, group: Mapping[str, Any]) -> None:
+        """Raise where a group to load has settings of another optimiser."""
+        other = [f"no {name}" for name in self.defaults if name not in ("moments", "seed") and name not in group]
+        other += [f"{name}=True" for name in ("amsgrad", "maximize") if group.get(name)]
+        if group.get("decoupled_weight_decay") is False and group.get("weight_decay"):  # Adam's
+            other.append("decoupled_weight_decay=False")
+        if other:
+            found = ", ".join(other)
+            raise ValueError(f"the state to load has {found}: it is of an optimiser that {self._name} does not compute")
+
+    def _moments(self, group: Mapping[str, Any], parameter: Tensor, rows: int) -> dict[str, Tensor]:
         """The state before the first step, of the shape and strides of ``parameter`` or of one number a row: zeros."""
         dtype = torch.bfloat16 if group["moments"] == torch.bfloat16 else widened(parameter.dtype)
         shape, stride, device = parameter.shape, parameter.stride(), parameter.device
         return {
-            name: torch.empty_strided(shape, stride, dtype=dtype, device=device).zero_() for name in self.moment_names
+            name: torch.empty_strided(shape, stride, dtype=dtype, device=device).zero_()
+            for name in self.moments_of(group)
         }
 
 
@@ -238,12 +268,24 @@ def check_settings(group: Mapping[str, Any], **closed: float) -> None:
         raise ValueError(f"seed must be an integer, at least 0, got {seed!r}")
 
 
+def _laid_out(saved: Any, own: Tensor) -> Tensor:
+    """A loaded moment of centres, (D, C·H) or (C·H,) on one process, (C, H, D) or (C, H) on shards, as ``own`` lies."""
+    loaded: Tensor = torch.as_tensor(saved)
+    if (loaded.dim(), own.dim()) == (2, 3):
+        loaded = loaded.t().reshape(-1, own.shape[1], len(loaded))
+    elif (loaded.dim(), own.dim()) == (3, 2):
+        loaded = loaded.flatten(0, 1).t()
+    elif {loaded.dim(), own.dim()} == {1, 2}:
+        loaded = loaded.reshape(-1, *own.shape[1:])
+    return loaded
+
+
 def _check_state(saved: Mapping[str, Any], own: Mapping[str, Tensor]) -> None:
     for name, value in own.items():
         if name not in saved:
             raise ValueError(f"the state to load has no {name!r}: it is of another optimiser, or of one without a step")
         shape = tuple(torch.as_tensor(saved[name]).shape)
-        if shape != tuple(value.shape):
+        if tuple(_laid_out(saved[name], value).shape) != tuple(value.shape):
             raise ValueError(
                 f"{name} to load is of shape {shape}, and the proxies' is {tuple(value.shape)}: it belongs to another "
                 "number of classes or embedding size. Nothing has been loaded"

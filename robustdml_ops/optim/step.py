@@ -102,7 +102,8 @@ class ProxyStep(ProxyUpdate):
         self._group = optimizer.group_of(self.parameter)
         state = optimizer.state[self.parameter]
         self._step = int(state["step"]) + 1
-        self._moments = tuple(local_of(state[name]) for name in optimizer.moment_names if name in state)
+        optimizer.add_moments(state, self._group, self.parameter)
+        self._moments = tuple(local_of(state[name]) for name in optimizer.moments_of(self._group))
         self._key = step_key(self._group.get("seed", 0), self.number, self._step, self.before)
 
     def take(self, first: int, G: Tensor) -> None:

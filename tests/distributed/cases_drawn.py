@@ -271,3 +271,25 @@ def none_of_a_shard_is_drawn(place):
         for optimizer in optimizers:
             optimizer.step()
     close(many.W.detach().full_tensor(), one.W)
+
+
+@case(1, 3)
+def moments_of_centres_go_from_one_process_to_several_and_back(place):
+    for name in ("soft_triple", "subcenter_arcface"):
+        one, other = make(name), make(name)
+        kind = ProxyAdagrad if name == "soft_triple" else ProxyAdamW
+        of_one, of_other = kind(one), kind(other)
+        X, labels = next(batches(place))
+        one(X, labels).backward()
+        of_one.step()
+        many = sharded(place, make(name))
+        of_many = kind(many)
+        of_many.load_state_dict(copy.deepcopy(of_one.state_dict()))
+        full = get_optimizer_state_dict(many, of_many, options=StateDictOptions(full_state_dict=True))
+        (state,) = full["state"].values()
+        of_other.load_state_dict({**of_one.state_dict(), "state": {0: state}})
+        for moment in of_one.moment_names:
+            expected = of_one.state[one._class_parameter()][moment]
+            found = of_many.state[many._class_parameter()][moment].full_tensor()
+            close(found, expected.view(found.shape) if expected.dim() == 1 else by_class(one, "", expected))
+            close(of_other.state[other._class_parameter()][moment], expected)

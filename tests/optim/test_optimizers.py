@@ -255,6 +255,33 @@ def test_states_of_torch_are_loaded_and_back():
     torch.optim.AdamW([Q]).load_state_dict(fused.state_dict())
 
 
+def test_a_momentum_that_is_set_or_loaded_later_is_that_of_torch():
+    ours, theirs, P, Q = pair("normalized-softmax")
+    fused, plain = ProxySGD(ours, lr=0.1), torch.optim.SGD([Q], lr=0.1)
+
+    def steps(optimizers, **settings):
+        X, labels = batch()
+        for optimizer, loss in optimizers:
+            optimizer.param_groups[0].update(settings)
+            optimizer.zero_grad()
+            loss(X, labels).backward()
+            optimizer.step()
+
+    both = [(fused, ours), (plain, theirs)]
+    for momentum in (0, 0.9, 0.9, 0, 0.5):
+        steps(both, momentum=momentum)
+    close(P, Q)
+    for state in (fused.state_dict(), plain.state_dict()):
+        other, another, R, S = pair("normalized-softmax")
+        loaded, expected = ProxySGD(other, lr=0.1), torch.optim.SGD([S], lr=0.1)
+        loaded.load_state_dict(state)
+        expected.load_state_dict(copy.deepcopy(plain.state_dict()))
+        for _ in range(2):
+            steps([(loaded, other), (expected, another)])
+        close(R, S)
+        assert loaded.param_groups[0]["momentum"] == 0.5
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_distributed_checkpoints_hold_it(tmp_path, dtype):
     options = {"checkpoint_id": tmp_path, "no_dist": True}

@@ -313,9 +313,29 @@ def test_a_checkpoint_of_other_sizes_changes_nothing():
     other = ProxyAnchorLoss(C + 1, D)
     with pytest.raises(ValueError, match=r"exp_avg to load is of shape \(46, 5\).*Nothing has been loaded"):
         optimizer.load_state_dict(ProxyAdamW(other).state_dict())
-    with pytest.raises(ValueError, match=r"has no 'step'"):
+    with pytest.raises(
+        ValueError, match="has no betas, no eps: it is of an optimiser that ProxyAdamW does not compute"
+    ):
         optimizer.load_state_dict(torch.optim.SGD([P], momentum=0.9).state_dict())
     torch.testing.assert_close(optimizer.state[P], state, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("other", "settings", "named"),
+    [
+        (torch.optim.AdamW, {"amsgrad": True}, "amsgrad=True"),
+        (torch.optim.AdamW, {"maximize": True}, "maximize=True"),
+        (torch.optim.SGD, {}, "no betas, no eps"),
+    ],
+)
+def test_a_state_of_what_it_does_not_compute(other, settings, named):
+    _, optimizer, P = bound()
+    saved = other([P], lr=0.1, **settings)
+    P.grad = torch.zeros_like(P)
+    saved.step()
+    with pytest.raises(ValueError, match=f"has {named}: it is of an optimiser that ProxyAdamW does not compute"):
+        optimizer.load_state_dict(saved.state_dict())
+    assert optimizer.param_groups[0]["lr"] == 1e-3
 
 
 def test_a_loss_under_the_compiler_is_told_at_step():
