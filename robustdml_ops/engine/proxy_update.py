@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdKeyDictionary
 
 
 class ProxyUpdate(Protocol):
@@ -17,6 +16,7 @@ class ProxyUpdate(Protocol):
     local: Tensor  # a leaf in plain memory: the parameter itself, or the local shard of a DTensor
     rows: Tensor | None = None  # (M,) int64, distinct: rows of the sweep and of the step; None: all
 
+    check_ready: Callable[[], None]  # before anything is sent or drawn
     begin: Callable[..., None]  # in forward, with the parameter or a view of it, before anything is written
     # Update the rows of the sweep from ``first`` on with their gradient G (c, D), float32 or float64; or the step as an
     # argument of the native module's sweep of so many chunks. A chunk with NaN or inf in its gradient stays as it is.
@@ -43,18 +43,20 @@ class UpdateOfRows:
         self.rows: Tensor | None = rows.contiguous()
         self.parameter, self.local, self.loss_scale = update.parameter, update.local, update.loss_scale
         self.settings = update.settings
+        self.check_ready = update.check_ready
         self.begin: Callable[..., None] = partial(update.begin, rows=self.rows)
         self.take, self.native, self.finish = update.take, update.native, update.finish
         self.check_factor, self.confirm, self.check_version = update.check_factor, update.confirm, update.check_version
 
 
-# By the parameter; empty where no optimiser is bound. PyTorch's compiler does not look into it.
-BOUND: MutableMapping[Tensor, "weakref.ref[ProxyUpdate]"] = WeakIdKeyDictionary()
+# By the id of the parameter, which its update keeps alive: a weak reference to it would keep ``.to()`` from moving a
+# DTensor. Empty where no optimiser is bound. PyTorch's compiler does not look into it.
+BOUND: MutableMapping[int, ProxyUpdate] = weakref.WeakValueDictionary()
 
 
 def bind(update: ProxyUpdate) -> None:
     """Bind the update: sweeps over the parameter's rows call it."""
-    BOUND[update.parameter] = weakref.ref(update)
+    BOUND[id(update.parameter)] = update
 
 
 def update_of(parameter: Tensor) -> ProxyUpdate | None:
@@ -65,8 +67,7 @@ def update_of(parameter: Tensor) -> ProxyUpdate | None:
 
 def owner_of(parameter: Tensor) -> ProxyUpdate | None:
     """The update bound to the parameter, whether or not gradients are enabled."""
-    reference = BOUND.get(parameter)
-    return None if reference is None else reference()
+    return BOUND.get(id(parameter))
 
 
 def refuse_update(update: ProxyUpdate | None, what: str, way_out: str) -> None:

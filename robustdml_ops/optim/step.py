@@ -77,8 +77,8 @@ class ProxyStep(ProxyUpdate):
         named = {f"{name} of its optimiser": value for name, value in {**numbers, "scale": optimizer.scale}.items()}
         return {"its optimiser": type(optimizer).__name__, **named}
 
-    def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
-        """Raise where no step can be taken; prepare the settings and moments of this one."""
+    def check_ready(self) -> None:
+        """Raise where no step can be taken."""
         if is_recorded(self.local.device):
             raise RuntimeError(
                 "a CUDA graph is being recorded, and would repeat this step with the number and the rate that it has "
@@ -93,6 +93,10 @@ class ProxyStep(ProxyUpdate):
             )
         self.check_gradient()
         self._check_moments()
+
+    def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
+        """Raise where no step can be taken; prepare the settings and moments of this one."""
+        self.check_ready()
         if self.local._version != self._known_version:
             _check_values(proxies)
         self._known_version = None

@@ -261,6 +261,22 @@ def a_gradient_of_nan_writes_nothing(place):
 
 
 @case(2)
+def a_loss_that_is_moved_and_one_before_its_step(place):
+    """Neither is fatal: training goes on."""
+    loss, optimizer = trained(place, "proxy_anchor")
+    loss.to("cpu")
+    X, labels = next(batches(place))
+    loss(X[place.own], labels[place.own]).backward()
+    with pytest.raises(RuntimeError, match=r"updated since the last step\(\)"):
+        loss(X[place.own], labels[place.own])
+    optimizer.step()
+    train(place, loss, optimizer)
+    loss.float()
+    with pytest.raises(RuntimeError, match="make the optimiser after the loss has been moved"):
+        train(place, loss, optimizer)
+
+
+@case(2)
 def none_of_a_shard_is_drawn(place):
     one = make("normalized_softmax", negative_share=0.01, drop_similar_negatives="own")
     many = sharded(place, one)

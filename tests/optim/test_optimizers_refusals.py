@@ -338,6 +338,16 @@ def test_a_state_of_what_it_does_not_compute(other, settings, named):
     assert optimizer.param_groups[0]["lr"] == 1e-3
 
 
+def test_a_loss_that_is_refused_draws_nothing():
+    loss = ProxyAnchorLoss(C, D, negative_share=0.2)
+    optimizer = ProxyAdamW(loss)
+    loss(*batch()).backward()
+    with pytest.raises(RuntimeError, match=r"updated since the last step\(\)"):
+        loss(*batch())
+    optimizer.step()
+    assert loss.negatives.state.tolist() == [0, 1]
+
+
 def test_a_loss_under_the_compiler_is_told_at_step():
     """Its graph has the gradient of all proxies, and nobody updates them in secret."""
     loss, optimizer, P = bound()

@@ -56,6 +56,12 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         """As in the authors' code: the scale does not matter to the cosine, but to the optimiser's first steps."""
         return partial(nn.init.kaiming_normal_, mode="fan_out")
 
+    def _check_shapes(self, inputs: LossInputs) -> None:
+        """Raise also where the optimiser's last step has not ended, before the forward draws or sends anything."""
+        super()._check_shapes(inputs)
+        if (update := self._update()) is not None:
+            update.check_ready()
+
     def _loss(self, inputs: LossInputs) -> Tensor:
         return self._sum(inputs.embeddings, self._terms(inputs))
 
