@@ -25,6 +25,7 @@ class ProxyUpdate(Protocol):
     finish: Callable[[], None]  # all rows have been updated
     check_factor: Callable[[Tensor], None]  # in backward, as the two below
     confirm: Callable[..., None]
+    version: Callable[[], int]  # of the proxies, which every write changes
     check_version: Callable[[int], None]
 
     @property
@@ -46,7 +47,8 @@ class UpdateOfRows:
         self.check_ready = update.check_ready
         self.begin: Callable[..., None] = partial(update.begin, rows=self.rows)
         self.take, self.native, self.finish = update.take, update.native, update.finish
-        self.check_factor, self.confirm, self.check_version = update.check_factor, update.confirm, update.check_version
+        self.check_factor, self.confirm = update.check_factor, update.confirm
+        self.version, self.check_version = update.version, update.check_version
 
 
 # By the id of the parameter, which its update keeps alive: a weak reference to it would keep ``.to()`` from moving a

@@ -170,7 +170,13 @@ class ProxyOptimizer(torch.optim.Optimizer):
 
     def group_of(self, parameter: Tensor) -> dict[str, Any]:
         """The current settings of ``parameter``."""
-        return next(group for group in self.param_groups if group["params"][0] is parameter)
+        for group in self.param_groups:
+            if group["params"][0] is parameter:
+                return group
+        raise RuntimeError(
+            f"the loss has other proxies than when it was computed, as after grow_classes, and {self._name} has those: "
+            "call backward before"
+        )
 
     @property
     def _name(self) -> str:

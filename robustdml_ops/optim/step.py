@@ -97,7 +97,7 @@ class ProxyStep(ProxyUpdate):
     def begin(self, proxies: Tensor, rows: Tensor | None = None) -> None:
         """Raise where no step can be taken; prepare the settings and moments of this one."""
         self.check_ready()
-        if self.local._version != self._known_version:
+        if self.version() != self._known_version:
             _check_values(proxies)
         self._known_version = None
         self._skipped = []
@@ -158,7 +158,7 @@ class ProxyStep(ProxyUpdate):
         self._alive().state[self.parameter]["step"] += 1
         self.swept, self._moments = True, ()
         del self._matrix, self._rows
-        self._known_version = self.local._version
+        self._known_version = self.version()
         on_cpu = self.local.device.type == "cpu"
         if on_cpu and any(bool(skipped.any()) for skipped in self._skipped):
             self._known_version = None
@@ -192,9 +192,13 @@ class ProxyStep(ProxyUpdate):
         self.confirmed = True
         self.parameter.grad = NoGradient(self.parameter)
 
+    def version(self) -> int:
+        """The writes to the proxies; those through a DTensor do not count as writes to its shard."""
+        return self.parameter._version + self.local._version
+
     def check_version(self, version: int) -> None:
         """Raise where the proxies have changed since the forward."""
-        if self.local._version != version:
+        if self.version() != version:
             raise RuntimeError(
                 "the proxies have been updated since this loss was computed: call backward once, before the next loss "
                 "and before anything else changes them"

@@ -277,6 +277,22 @@ def a_loss_that_is_moved_and_one_before_its_step(place):
 
 
 @case(2)
+def proxies_that_are_loaded_are_looked_at(place):
+    """Before backward, and where they are so short that a gradient may overflow."""
+    loss, optimizer = trained(place, "normalized_softmax")
+    X, labels = next(batches(place))
+    value = loss(X[place.own], labels[place.own])
+    loss.load_state_dict(loss.state_dict())
+    with pytest.raises(RuntimeError, match="the proxies have been updated since this loss was computed"):
+        value.backward()
+    optimizer.abandon()
+    train(place, loss, optimizer)
+    loss.load_state_dict({"W": torch.full((D, C), torch.nan).double()})
+    with pytest.raises((ValueError, ShardError), match="has NaN or inf"):
+        train(place, loss, optimizer)
+
+
+@case(2)
 def none_of_a_shard_is_drawn(place):
     one = make("normalized_softmax", negative_share=0.01, drop_similar_negatives="own")
     many = sharded(place, one)

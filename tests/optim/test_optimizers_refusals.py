@@ -16,7 +16,7 @@ from robustdml_ops.losses import (
     SoftTripleLoss,
 )
 from robustdml_ops.ops import class_lse
-from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD
+from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD, grow_classes
 
 KINDS = [ProxyAnchorLoss, NormalizedSoftmaxLoss]
 B, C, D = 12, 45, 5
@@ -346,6 +346,15 @@ def test_a_loss_that_is_refused_draws_nothing():
         loss(*batch())
     optimizer.step()
     assert loss.negatives.state.tolist() == [0, 1]
+
+
+def test_classes_that_grow_before_backward():
+    loss, optimizer, P = bound(NormalizedSoftmaxLoss)
+    value, kept = loss(*batch()), P.detach().clone()
+    grow_classes(loss, optimizer, C + 1)
+    with pytest.raises(RuntimeError, match=r"as after grow_classes.*call backward before"):
+        value.backward()
+    assert torch.equal(P, kept)
 
 
 def test_a_loss_under_the_compiler_is_told_at_step():

@@ -61,7 +61,7 @@ class ClassSweep(torch.autograd.Function):
         ctx.set_materialize_grads(False)  # else backward is given zeros (C, B) for the kept terms
         *settings, _, ctx.update = inputs[8:]
         ctx.settings = ClassSettings(*settings)
-        ctx.version = None if ctx.update is None else inputs[1]._version
+        ctx.version = None if ctx.update is None else ctx.update.version()
 
     @staticmethod
     def backward(ctx: Any, dlse: Tensor | None, dtarget: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
