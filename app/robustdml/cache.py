@@ -193,6 +193,15 @@ def _unfinished_here() -> str:
     return f".{socket.gethostname()[:64]}{UNFINISHED}"
 
 
+def check_writable(folder: Path) -> None:
+    """Refuse a folder that no file can be written to, before the work is done."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise UsageError(f"out {str(folder)!r}: {there} is a file, where a folder is needed")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"out {str(folder)!r}: no permission to write to {there}")
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text in UTF-8 as `write_whole` does."""
     write_whole(path, lambda file: file.write(text.encode(errors=NAMES)))

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from robustdml.cache import write_text
+from robustdml.cache import check_writable, write_text
 from robustdml.config import RANDOM, TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
@@ -200,11 +200,7 @@ def train(
 
 def check_folder(out: Path, resume: bool) -> None:
     """Refuse a folder that a run cannot be kept in, before anything is done."""
-    there = next(place for place in (out, *out.absolute().parents) if place.exists())
-    if not there.is_dir():
-        raise UsageError(f"out {str(out)!r}: {there} is a file, where a folder is needed")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(f"out {str(out)!r}: no permission to write to {there}")
+    check_writable(out)
     path = out / CHECKPOINT
     if resume and not path.exists():
         raise UsageError(f"{path}: no checkpoint to resume from; drop --resume to start anew")

@@ -26,10 +26,19 @@ from robustdml.train import train
 from tests.subprocesses import files_of_at_most
 
 
-def test_a_folder_without_permission(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train --data unread --out run",
+        "embed unread unread --out new/run.npz",
+        "evaluate unread --data unread --out run",
+        "search unread unread --in unread --out run",
+    ],
+)
+def test_a_folder_without_permission(command, tmp_path, monkeypatch):
     """To root all folders may be written to, so that the answer is made up."""
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
-    assert f"no permission to write to {tmp_path}" in refused("train", "--data", "unread", "--out", "run")
+    assert f"no permission to write to {tmp_path}" in refused(*command.split())
 
 
 @pytest.mark.parametrize(

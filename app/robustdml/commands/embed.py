@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from robustdml.cache import check_writable
 from robustdml.command_line import path
 from robustdml.data.features import TEST, TRAIN
 from robustdml.errors import UsageError, expanded
@@ -80,9 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--out {out}: expected a name that ends in .npz")
     if out.is_dir():
         raise UsageError(f"--out {out}: is a folder")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(out.parent, os.W_OK):
-        raise UsageError(f"--out {out}: the folder {out.parent} cannot be written to")
+    check_writable(out.parent)
     arrays: dict[str, NDArray[np.generic]] = {}
     left_out: list[str] = []
     with progress_bar("embed") as report:

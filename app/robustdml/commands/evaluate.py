@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from robustdml.cache import check_writable
 from robustdml.command_line import path
 from robustdml.commands.embed import (
     add_embedding_arguments,
@@ -47,6 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.out is not None:
+        check_writable(arguments.out)
     with progress_bar("evaluate") as report:
         embedder = open_model(arguments, report, arguments.device)
         queries = embed_source(embedder, arguments.data, arguments, report)

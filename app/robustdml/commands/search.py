@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robustdml.cache import write_text
+from robustdml.cache import check_writable, write_text
 from robustdml.command_line import path
 from robustdml.commands.embed import (
     add_embedding_arguments,
@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.k < 1:
         raise UsageError(f"-k {arguments.k}: expected at least 1")
     out: Path = arguments.out
+    check_writable(out)
     with progress_bar("search") as report:
         embedder = open_model(arguments, report, arguments.device)
         queries = gallery = embed_source(embedder, arguments.query, arguments, report)
