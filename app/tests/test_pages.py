@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+import time
 from PIL import Image
 
 from app.tests.browser import needs_browser, soon
@@ -73,7 +74,8 @@ def test_keys_and_clicks_advance_in_the_same_way(page):
     page.press("k")
     pressed = page.texts(".card:nth-child(4) [aria-pressed=true]")
     assert here(page)[0] == 3 and len(pressed) == 1 and "another class" in pressed[0]
-    # Decisions stay when the page is opened again. A busy browser may open it before it has written the last of them.
+    # Decisions stay when the page is opened again. A busy browser loses what it has not written yet.
+    time.sleep(1)
     assert soon(lambda: page.call("/refresh") or here(page), (0, 4)) == (0, 4)
 
 
