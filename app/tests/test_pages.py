@@ -4,10 +4,10 @@
 """
 
 import shutil
+import time
 
 import numpy as np
 import pytest
-import time
 from PIL import Image
 
 from app.tests.browser import needs_browser, soon
