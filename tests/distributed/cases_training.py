@@ -92,7 +92,7 @@ if torch.__version__ >= "2.7":  # compared as versions; the fully_shard of 2.6 n
 
 @case(2)
 def a_loss_within_an_activation_checkpoint(place):
-    """What is computed anew ends where the last saved tensor is there, between two collectives."""
+    """Recomputation stops once all saved tensors are there, which is between two collectives of the loss."""
     X, labels = next(batches_of(place, 1, D, CLASSES, seed=5))
     for name in ("normalized_softmax", "proxy_nca"):
         one, rows, own = make(name), X.clone().requires_grad_(), X[place.own].clone().requires_grad_()

@@ -159,7 +159,7 @@ def test_losses_within_a_loss_grow_with_it():
 
 
 def test_fewer_classes_after_the_first_step():
-    """What watches the first steps has looked at a class that is gone."""
+    """The warnings of the first steps compare a row of the class matrix, which may be among those removed."""
     loss = losses.ArcFaceLoss(OLD, D)
     optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
     steps(loss, optimizer, torch.tensor([OLD - 1]), 1)
