@@ -43,6 +43,21 @@ def render_run(result: TrainingResult, data: RetrievalData) -> str:
     untouched = untouched_title(config.backbone)
     summary, harm = result.summary, result.summary["below_untouched"]
     before = (untouched.lower(), summary["untouched"]["precision_at_1"])
+    curves = []
+    if len(history) > 1 or config.epochs == 1:  # a run that needs no training ends after one epoch
+        curves = [
+            "<h2>Retrieval</h2>",
+            figure(
+                curve(history, "precision_at_1", title, "Recall@1, test classes", level=before),
+                "Recall@1 against the epoch.",
+                "Recall@1 on the test classes after each epoch; the dotted line is that of the untouched features.",
+            ),
+            figure(
+                curve(history, "loss", title, "loss", percent=False),
+                "Loss against the epoch.",
+                "Mean loss of the steps of each epoch.",
+            ),
+        ]
     sections = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{escape(_data_line(result))}</p>",
@@ -52,17 +67,7 @@ def render_run(result: TrainingResult, data: RetrievalData) -> str:
         left_out_line(result.left_out),
         f"<p>{escape(EXPLAINED)}</p>",
         *_chosen(result),
-        "<h2>Retrieval</h2>",
-        figure(
-            curve(history, "precision_at_1", title, "Recall@1, test classes", level=before),
-            "Recall@1 against the epoch.",
-            "Recall@1 on the test classes after each epoch; the dotted line is that of the untouched features.",
-        ),
-        figure(
-            curve(history, "loss", title, "loss", percent=False),
-            "Loss against the epoch.",
-            "Mean loss of the steps of each epoch.",
-        ),
+        *curves,
         *_retrieved(result, data),
         *_doubtful(result, data),
     ]
