@@ -170,13 +170,16 @@ def check_rendered(chromium, page, title):
     "config",
     [
         pytest.param(replace(FAST, method="proxy-anchor"), marks=pytest.mark.nightly),
-        replace(FAST, filter=replace(METHODS["robust"].filter, on_trial=False)),
-        replace(FAST, filter=FilterOptions("audit")),
+        replace(FAST, averaging=1.0, filter=replace(METHODS["robust"].filter, on_trial=False)),
+        replace(FAST, averaging=1.0, filter=FilterOptions("audit")),
         replace(FAST, method="smooth-proxy-anchor"),
     ],
 )
 def test_reports_show_what_the_run_has(noisy, clusters, config):
-    """Of labels of a user's own, of which some may be wrong, no share of right ones is told."""
+    """Of labels of a user's own, of which some may be wrong, no share of right ones is told.
+
+    An averaging of 1 takes the trained model, so that every run goes through all its epochs.
+    """
     wrong = "252 training samples of 12 classes, 72 of them with a wrong label (noise symmetric:0.3)"
     filtered = config.filter_options.kind != "none"
     for data, told in ((noisy, wrong), (clusters, "252 training samples of 12 classes, labels as they are; seed 0")):
