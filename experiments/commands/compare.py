@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--noise", nargs="+", metavar="NOISE", help="columns, as for robustdml train")
     parser.add_argument(
         "--seeds", type=int,
-        help="runs of each cell, with seeds 0, 1, …; 3, or 5 for several data sets, or 2 with --quick",
+        help="runs of each cell, with seeds 0, 1, …; 3, or 2 with --quick",
     )  # fmt: skip
     parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="epochs of each run")
     parser.add_argument("--finetune", action="store_true", help="train the backbones of images as well")
