@@ -4,14 +4,13 @@
 Others, drawn with other seeds, served for choosing the filter, the start and the trials of `robust`.
 """
 
-import argparse
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 
 from experiments.bench.audit_sets import Samples, even, zipf
-from experiments.bench.few_classes import write
+from experiments.bench.few_classes import write_all
 
 SEEDS = (30, 31, 32)
 BASES, WORD = 4, 4
@@ -106,16 +105,14 @@ KINDS: tuple[Callable[[np.random.Generator], Samples], ...] = (
 )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    folder.mkdir(parents=True, exist_ok=True)
-    for seed in SEEDS:
-        for draw in KINDS:
-            features, labels = draw(np.random.default_rng(seed))
-            write(draw.__name__.replace("_", "-"), (features.astype(np.float32), labels), seed, folder)
+def sets(seed: int) -> dict[str, Callable[[], Samples]]:
+    return {draw.__name__.replace("_", "-"): partial(_drawn, draw, seed) for draw in KINDS}
+
+
+def _drawn(draw: Callable[[np.random.Generator], Samples], seed: int) -> Samples:
+    features, labels = draw(np.random.default_rng(seed))
+    return features.astype(np.float32), labels
 
 
 if __name__ == "__main__":
-    main()
+    write_all(__doc__, SEEDS, sets)

@@ -5,7 +5,7 @@ None of them served for choosing the trials of `robust`; six did for the auditor
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -73,15 +73,16 @@ def write(name: str, samples: Samples, seed: int, folder: Path) -> None:
     np.savez(folder / f"{name}-{seed}.npz", **parts)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def write_all(about: str, seeds: Iterable[int], sets_of: Callable[[int], Mapping[str, Callable[[], Samples]]]) -> None:
+    """Write the sets of all seeds into the folder that the command line names."""
+    parser = argparse.ArgumentParser(description=about)
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    for seed in SEEDS:
-        for name, load in sets(seed).items():
+    for seed in seeds:
+        for name, load in sets_of(seed).items():
             write(name, load(), seed, folder)
 
 
 if __name__ == "__main__":
-    main()
+    write_all(__doc__, SEEDS, sets)
