@@ -28,7 +28,7 @@ RESULT = Path(__file__).parents[1] / "results" / "contrastive.json"
 NOISES = {"right": "none", "30 % wrong": "symmetric:0.3", "50 % wrong": "symmetric:0.5"}
 FILTERED = "SupCon behind PRISM"
 LOSSES: dict[str, Callable[[], nn.Module]] = {
-    "contrastive": lambda: ContrastiveLoss(pos_margin=1.0, neg_margin=0.5),
+    "contrastive": ContrastiveLoss,
     "NT-Xent": NTXentLoss,
     "SupCon": SupConLoss,
     "SupCon, mean inside": lambda: SupConLoss(form="inside"),

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from experiments.bench import bfloat16_proxies, contrastive_noise, drawn_kinds, few_classes
 from experiments.commands.negatives import LABELS, relabelled, tables
@@ -49,6 +50,11 @@ def test_each_contrastive_loss_learns(monkeypatch):
     right = {loss: contrastive_noise.score(data, loss, "none", 0, steps=60) for loss in contrastive_noise.LOSSES}
     assert min(right.values()) > untrained
     assert right[contrastive_noise.FILTERED] == right["SupCon"]  # the filter has not begun, and nothing is left out
+
+
+def test_the_contrastive_loss_draws_near_positives_nearer():
+    near = torch.tensor([[1.0, 0.0], [0.6, 0.8]])  # a distance of 0.9; margins of cosines would leave it alone
+    assert contrastive_noise.LOSSES["contrastive"]()(near, torch.zeros(2, dtype=torch.int64)) > 0
 
 
 @pytest.mark.filterwarnings("ignore:.*rounds to the nearest")
