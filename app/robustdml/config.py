@@ -42,8 +42,8 @@ class TrainingConfig(Options):
     method: str = option("robust", "the loss", choices=METHODS, heading="what to train")
     noise_rate: float | None = option(
         None,
-        "rate of wrong labels that a filter assumes (default: the true one, as in the papers, or 0 where these are "
-        f"not known); for Otsu's cut the most that is rejected of a class (default: {PRISM.MOST_REJECTED})",
+        "rate of wrong labels that a filter assumes (default: that of --noise, as in the papers); for the thresholds "
+        f"otsu and cautious the most that is rejected of a class (default: {PRISM.MOST_REJECTED})",
         at_least=0,
         at_most=1,
     )

@@ -105,6 +105,7 @@ MISTAKES = [
     ("train --filter none --filter-window 5", "or a method that has one by itself: robust"),
     ("train --method mcl --noise-rate 0.2", "--noise-rate is for a filter"),
     ("train --method superloss --filter-window 5", "method superloss takes none: it weighs samples itself"),
+    ("train --data features.npz --method mcl --filter prism-average", "without noise_rate rejects none: give"),
     # Settings that a loss or a filter refuses
     ("train --data features.npz --mcl-margin nan --method mcl", "method mcl: margin must be"),
     ("train --data features.npz --method procsim --procsim-lam 0", "procsim: lam must be positive"),
@@ -112,7 +113,7 @@ MISTAKES = [
      r"method bspml: lam_max must be at least lam = 3.0"),
     ("train --data features.npz --method arcface --negative-share 1.5",
      r"method arcface: negative_share must lie in \(0, 1\], got 1.5"),
-    ("train --data features.npz --filter prism-vmf --filter-threshold per-class --filter-preset paper",
+    ("train --data features.npz --filter prism-vmf --filter-threshold per-class --filter-preset paper --noise-rate 0.1",
      "filter prism-vmf: preset"),
     ("train --data features.npz --filter prism-vmf --filter-memory-size -1",
      "filter prism-vmf: capacity must be at least 1, got -1"),

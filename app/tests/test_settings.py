@@ -144,7 +144,7 @@ def test_what_the_command_line_replaces_goes_with_what_belonged_to_it():
     assert make_config(merge(given(filter__kind="none"), robust)).as_dict()["filter"]["kind"] == "none"
     assert make_config(merge(given(filter__kind="audit"), robust)).filter_options == FilterOptions("audit")
     # A filter that somebody chose stays.
-    chosen = complete(method="mcl", filter__kind="prism-average", filter__window=7)
+    chosen = complete(method="mcl", filter__kind="prism-average", filter__window=7, noise_rate=0.2)
     changed = make_config(merge(given(method="soft-triple"), chosen)).filter_options
     assert (changed.kind, changed.window) == ("prism-average", 7)
 

@@ -19,18 +19,25 @@ MEMORY_DTYPES = ("float32", "bfloat16")
 class FilterOptions(Options, name="filter"):
     """Filter, which keeps samples of probably wrong labels out of the loss."""
 
-    kind: str = option(NO_FILTER, "which", choices=KINDS)
+    kind: str = option(NO_FILTER, "which (default: none; robust chooses)", choices=KINDS)
     threshold: str = option(
-        "smooth-top-r", "how the threshold is found; otsu needs no noise rate", choices=PRISM.THRESHOLDS
+        "smooth-top-r",
+        "how the threshold is found (default: smooth-top-r; robust: cautious); otsu and cautious, with prism-vmf, need "
+        "no noise rate",
+        choices=PRISM.THRESHOLDS,
     )
     fixed_threshold: float | None = option(None, "P of the threshold called fixed")
-    window: int = option(30, "batches of smooth-top-r, or scores kept per class of per-class and otsu")
+    window: int = option(
+        30, "batches of smooth-top-r, or scores kept per class of per-class, otsu and cautious (default: 30)"
+    )
     memory_size: int | None = option(None, "rows of the memory (default: the training samples)")
     memory_dtype: str = option(
         "float32", "type of the rows of the memory; bfloat16 halves what they take", choices=MEMORY_DTYPES
     )
     vmf_epochs: int = option(
-        3, "prism-vmf: epochs in which average similarity stands in, while the memory fills", at_least=0
+        3,
+        "prism-vmf: epochs in which average similarity stands in, while the memory fills (default: 3; robust: 1)",
+        at_least=0,
     )
     without_copies: bool = option(False, "judge a sample without its own past copies in the memory, an extension")
     on_trial: bool = option(

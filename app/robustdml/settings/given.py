@@ -110,7 +110,13 @@ def make_config(given: Mapping[str, Given]) -> TrainingConfig:
             raise UsageError(f"{given[name].where} has no effect on frozen features, without finetune")
     plain = {name: value for name, value in values.get("", {}).items() if name in CONFIG_FIELDS}
     chosen = (group(**values[group.name]) for group in option_groups() if group.name in values)
-    return TrainingConfig(**plain, options=OptionSet(*chosen), filter=filtered)
+    config = TrainingConfig(**plain, options=OptionSet(*chosen), filter=filtered)
+    if config.needs_noise_rate and config.noise_rate is None and value_of(given, "noise") == "none":
+        raise UsageError(
+            f"filter {filtered.kind} with threshold {filtered.threshold} rejects a share of the samples, and without "
+            "noise_rate rejects none: give noise_rate, or take prism-vmf with the threshold cautious"
+        )
+    return config
 
 
 def complete_settings(config: TrainingConfig, given: Mapping[str, Given]) -> dict[str, Any]:
