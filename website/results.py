@@ -84,11 +84,11 @@ def robustness() -> str:
         f"With none to half of the labels wrong, on {len(stored('suite')['results'])} data sets (frozen features, "
         f"unseen classes, {stored('suite')['seeds']} seeds), mean MAP@R is {means[BASELINE]} for the untouched "
         f"features, {means['Contrastive']} for the contrastive loss, {means[start]} from the same start as `robust`, "
-        f"and **{means['Robust']}** for `robust`, the default method of `robustdml train`, which ends more than a "
-        f"point below the untouched features in {counts[0]} of {counts[2]} cases by Recall@1 and in {counts[1]} by "
-        f"MAP@R, on halves of further sets of few classes in {below_untouched('Recall@1', 'Robust', FEW)} and "
-        f"{below_untouched('MAP@R', 'Robust', FEW)} of {len(cells('MAP@R', 'Robust', FEW))}, and on drawn sets of "
-        f"other kinds in {below_untouched('Recall@1', 'Robust', DRAWN)} and "
+        f"and **{means['Robust']}** for `robust`, the default method of `robustdml train`. By Recall@1 it ends more "
+        f"than a point below the untouched features in {counts[0]} of {counts[2]} cases (set × noise), by MAP@R in "
+        f"{counts[1]}; on other sets of few classes in {below_untouched('Recall@1', 'Robust', FEW)} and "
+        f"{below_untouched('MAP@R', 'Robust', FEW)} of {len(cells('MAP@R', 'Robust', FEW))}, and on synthetic sets "
+        f"in {below_untouched('Recall@1', 'Robust', DRAWN)} and "
         f"{below_untouched('MAP@R', 'Robust', DRAWN)} of {len(cells('MAP@R', 'Robust', DRAWN))}."
     )
 

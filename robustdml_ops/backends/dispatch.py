@@ -167,7 +167,7 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 
 
 def preference(device: torch.device) -> tuple[str, ...]:
-    """The backends that may serve ``device``, fastest first. What is measured and why: docs/performance.md."""
+    """The backends that may serve ``device``, fastest first. docs/design.md has the order."""
     return card(device).backends if device.type == "cuda" else PREFERENCE.get(device.type, ("eager",))
 
 

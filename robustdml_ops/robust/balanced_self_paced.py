@@ -54,8 +54,8 @@ class BalancedSelfPaced(TypedBuffers):
         μ ≥ 0; by default λ_∞, as in the paper. 0: plain self-paced learning.
     solver : {"exact", "stochastic"}
         "exact": :func:`robustdml_ops.ops.self_paced_descent`, along the exact gradient. "stochastic": Algorithm 3 of
-        the paper, :func:`robustdml_ops.ops.self_paced_sweep`, which is slower and ends at a higher objective
-        (``docs/performance.md``). Both run on the host.
+        the paper, :func:`robustdml_ops.ops.self_paced_sweep`, which is slower and ends at a higher objective.
+        Both run on the host.
     steps : int, optional
         Steps of the solver in an update. By default 160·N of Algorithm 3, at most 1000 of the exact descent.
     learning_rate, classes_per_step, samples_per_class : float, int, int
