@@ -15,12 +15,12 @@ from robustdml_ops import __version__
 
 # Module and help of each command; the experiments add theirs.
 COMMANDS = {
-    "train": ("robustdml.commands.train", "train an embedding on Glyphs, a folder of images or a file of features"),
+    "train": ("robustdml.commands.train", "train an embedding on Glyphs, images of a folder or list, or features"),
     "embed": ("robustdml.commands.embed", "embeddings of images by a trained network, as an .npz file"),
     "evaluate": ("robustdml.commands.evaluate", "retrieval and verification by a trained network on other data"),
     "search": ("robustdml.commands.search", "the most similar images of a gallery, as a page and as JSON"),
     "export": ("robustdml.commands.export", "a trained network as a program of torch.export or as an ONNX file"),
-    "audit": ("robustdml.commands.audit", "find the wrong labels of a folder of images or a file of features"),
+    "audit": ("robustdml.commands.audit", "find the wrong labels of images of a folder or list, or of features"),
     "apply": ("robustdml.commands.apply", "a data set without the wrong labels that an audit has found"),
 }
 

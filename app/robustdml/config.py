@@ -60,7 +60,9 @@ class TrainingConfig(Options):
     backbone: str = option(
         "",
         "efficientnet-lite0 (needs the extra vision; for folders of images), timm:NAME, your own as "
-        f"package.module:factory, or {UNTRAINED}, for the built-in one as it starts (default: as goes with the data)",
+        f"package.module:factory, or {UNTRAINED}, for a small CNN with random weights "
+        "(default: efficientnet-lite0 for images, none for features, of glyphs "
+        "its own CNN)",
     )
     backbone_weights: str = option(
         "", "file of weights for efficientnet-lite0 or timm:NAME, instead of their own", metavar="FILE"
@@ -77,12 +79,12 @@ class TrainingConfig(Options):
     start: str | None = option(
         None,
         "the embedding layer as it starts: random (He's normal distribution), the principal axes of the features, or "
-        "these whitened within classes (default: as the method asks for)",
+        "these whitened within classes (default: whitened for robust, principal if it finetunes; else random)",
         choices=STARTS,
     )
     averaging: float | None = option(
         None,
-        "weight of the trained embedding layer in its average with its start (default: as the method asks for: 1, or "
+        "weight of the trained embedding layer in its average with its start (default: 1; of robust "
         "chosen by trial runs on held-out training classes, which may keep the features as they are)",
         at_least=0,
         at_most=1,
@@ -91,12 +93,16 @@ class TrainingConfig(Options):
     batch_size: int = option(256, "images a step", at_least=1)
     samples_per_class: int | None = option(
         None,
-        "0 for random batches, K for balanced ones with K images of each class (default: as the method asks for)",
+        "0 for random batches, K for balanced ones with K images of each class (default: 4 for losses on pairs, "
+        "else 0)",
         metavar="K",
         at_least=0,
     )
     learning_rate: float | None = option(
-        None, "of AdamW, for the embedding layer (default: the method's; robust: more if steps are few)", positive=True
+        None,
+        "of AdamW, for the embedding layer (default: 1e-3, of soft-triple and losses on pairs 3e-3; of robust more if "
+        "steps are few)",
+        positive=True,
     )
     proxy_learning_rate: float = option(1e-2, "of AdamW, for proxies and margins", positive=True)
     backbone_learning_rate: float | None = option(

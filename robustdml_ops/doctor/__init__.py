@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     """Examine this machine and print the findings; returns the exit status, 1 if there is a fault."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
-        description="What runs here, on what, how exactly and how fast, and what to do about what does not.",
+        description="Which backends run on this machine, how exactly and how fast, and how to mend the others.",
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     parser.add_argument("--strict", action="store_true", help="exit with 1 for notes, too, as for faults")

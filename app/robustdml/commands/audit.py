@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=path,
         required=True,
-        help=f"folder for {LABELS}, {PAGE}, {FEATURES} and the models; what is there of the same audit is taken up",
+        help=f"folder for {LABELS}, {PAGE}, {FEATURES} and the models; the same audit, interrupted, goes on there",
     )
     parser.add_argument("--runs", type=int, default=1, help="independently seeded runs that judge together")
     parser.add_argument(

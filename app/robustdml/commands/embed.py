@@ -69,7 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "file of features where the model takes features",
     )
     parser.add_argument(
-        "-o", "--out", type=path, required=True, metavar="FILE", help="the .npz file to write; --data FILE reads it"
+        "-o",
+        "--out",
+        type=path,
+        required=True,
+        metavar="FILE",
+        help="the .npz file to write; robustdml train --data FILE reads it",
     )
     add_embedding_arguments(parser)
 

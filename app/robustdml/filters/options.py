@@ -42,8 +42,8 @@ class FilterOptions(Options, name="filter"):
     without_copies: bool = option(False, "judge a sample without its own past copies in the memory, an extension")
     on_trial: bool = option(
         False,
-        "where trial runs choose the averaging, take audit in place of this filter, unless it overlooks much that this "
-        "one finds; of few classes, the better of audit and none",
+        "where trials choose the averaging, audit replaces this filter, unless this one rejects much that audit keeps; "
+        "of few classes trials choose between audit and none (default: for robust)",
     )
     preset: str | None = option(None, "paper: the paper's estimator and no extension", choices=("paper",))
 

@@ -17,7 +17,7 @@ class NegativeOptions(Options, name="negative"):
     """Negatives of a loss over classes."""
 
     share: float = option(
-        1.0, "share of the classes which a batch lacks that a step meets, drawn anew each step", positive=True
+        1.0, "share of the classes outside the batch that a step computes with, drawn anew each step", positive=True
     )
     drop_similar: float | None = option(
         None, "cosine with a sample above which a class is no negative of it, such as 0.4 (default: all are)"

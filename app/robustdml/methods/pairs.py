@@ -50,7 +50,7 @@ class MultiSimilarityOptions(Options, name="multi_similarity"):
 class SuperLossOptions(Options, name="superloss"):
     """SuperLoss on pairs, with the margins of the contrastive loss."""
 
-    lam: float = option(1.0, "how much losses above and below their mean count less and more")
+    lam: float = option(1.0, "λ: the larger, the nearer all weights are to 1")
 
 
 def _memory_contrastive(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
