@@ -20,7 +20,7 @@ VMF = BANK | {"similarity": "vmf", "vmf_start": 0}
         ({"noise_rate": 1.2, "memory_size": 9}, r"noise_rate must lie in \[0, 1\], got 1.2: .*percentage"),
         ({"noise_rate": -0.1, "memory_size": 9}, r"noise_rate must lie in \[0, 1\]"),
         ({"noise_rate": float("nan"), "memory_size": 9}, r"noise_rate must lie in \[0, 1\], got nan"),
-        ({"memory_size": 9}, "noise_rate is missing"),
+        ({"memory_size": 9}, "noise_rate is missing, and threshold='smooth-top-r' needs it"),
         ({"noise_rate": 0.5}, "memory_size is missing"),
         ({"noise_rate": 0.5, "memory_size": 0}, "capacity must be at least 1, got 0"),
         (BANK | {"window": 0}, "window must be at least 1, got 0"),

@@ -57,10 +57,11 @@ def check_settings(
 def _check_presence(similarity: str, threshold: str, optional: Mapping[str, Any]) -> None:
     fixed, bank, vmf = threshold == "fixed", similarity in WITH_BANK, 'similarity="vmf"'
     of_bank = f"similarity {', '.join(WITH_BANK)}"
-    rate = None if threshold in BY_OTSU else "the share of samples to reject"
+    rate = None if threshold in BY_OTSU else 'the share of samples to reject; "cautious", with "vmf", needs none'
+    of_rate = 'any threshold but "fixed"' if fixed else f"threshold={threshold!r}"
     for name, serves, where, meaning in (  # without a meaning, the setting may be left out
         ("fixed_threshold", fixed, 'threshold="fixed"', "the P_clean above which a sample is kept"),
-        ("noise_rate", not fixed, 'any threshold but "fixed"', rate),
+        ("noise_rate", not fixed, of_rate, rate),
         ("memory_size", bank, of_bank, "rows of the bank, for instance the size of the training set"),
         ("vmf_start", similarity == "vmf", vmf, "iterations of AvgSim, such as the paper's 1500"),
         ("num_samples", bank, of_bank, None),
