@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, help=f"epochs of each run; {TrainingConfig().epochs}, or {LARGE_EPOCHS}")
     large = parser.add_argument_group("with 20,000 classes")
     large.add_argument(
-        "--large", action="store_true", help="the same loop with our losses and the peer's; run again, it goes on"
+        "--large",
+        action="store_true",
+        help="the same loop with our losses and those of pytorch-metric-learning; run again, it goes on",
     )
     large.add_argument("--data", help="as for robustdml train; hanzi, or hanzi-small with --quick")
     large.add_argument("--quick", action="store_true", help="less data, fewer runs and epochs")
