@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -25,6 +26,7 @@ def test_every_room_is_examined_and_exact():
     for one, room in zip(rooms, trust.ROOMS.values(), strict=True):
         assert one.way_out is None, one
         assert one.name == f"{room.name} on cpu"
+        assert re.search(r"serves; \w+[\w.]*(, \w+)* from float64: ", one.told), one
         for errors in one.facts["errors"].values():
             assert list(errors) == list(room.cases)
             assert all(0 <= error < (1e-2 if "bfloat16" in case else 1e-4) for case, error in errors.items()), one

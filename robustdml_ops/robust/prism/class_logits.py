@@ -178,5 +178,5 @@ def _written(inputs: Inputs, backend: str) -> list[Tensor]:
     return [first, scale, bias, kappa, log_peak]
 
 
-_WRITE = {"scale and bias of classes": _written}
+_WRITE = {"class_logits": _written}
 add_room("class_logits", LOGIT_WRITERS, cases(_WRITE, _WRITE, {}))
