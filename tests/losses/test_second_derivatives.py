@@ -5,7 +5,15 @@ import torch
 from cases import ANCHOR_NAMES, MATRIX_NAMES, NAMES, make_case
 from torch.utils.checkpoint import checkpoint
 
-from robustdml_ops.losses import ContrastiveLoss, MultiSimilarityLoss, ProxyAnchorLoss, ProxyNCALoss
+from robustdml_ops.losses import (
+    ContrastiveLoss,
+    InfoNCELoss,
+    MultiSimilarityLoss,
+    NTXentLoss,
+    ProxyAnchorLoss,
+    ProxyNCALoss,
+    SupConLoss,
+)
 
 
 def small_case(name, **options):
@@ -41,6 +49,20 @@ def test_a_checkpointed_loss_has_the_same_gradients_once_and_twice(name):
     expected = torch.autograd.grad(penalised(case.ours(), case.inputs), case.inputs)
     again = torch.autograd.grad(penalised(checkpoint(case.ours, use_reentrant=False), case.inputs), case.inputs)
     assert all(torch.allclose(mine, other, rtol=1e-12) for mine, other in zip(again, expected, strict=True))
+
+
+@pytest.mark.parametrize("loss", [MultiSimilarityLoss(epsilon=0.1), ContrastiveLoss(), SupConLoss(), NTXentLoss()])
+def test_a_penalty_without_candidates_is_zero(loss):
+    X, nothing = torch.randn(3, 2, requires_grad=True), torch.randn(0, 2, requires_grad=True)
+    found = loss(X, torch.arange(3), ref_emb=nothing, ref_labels=torch.arange(0))
+    assert not torch.autograd.grad(penalised(found, [X, nothing]), X)[0].any()
+
+
+def test_a_penalty_without_pairs_and_with_negatives_is_zero():
+    rows, negatives = torch.randn(0, 2, requires_grad=True), torch.randn(3, 2, requires_grad=True)
+    inputs = [rows, negatives]
+    penalty = penalised(InfoNCELoss()(rows, torch.randn(0, 2), negatives), inputs)
+    assert not torch.autograd.grad(penalty, negatives)[0].any()
 
 
 LOSSES = {

@@ -50,7 +50,7 @@ def second_derivative(problem: PairProblem, terms: Tensor | None, *tensors: Any)
         (v_others, vX, None, None, v_coefficients),
         (False, True, *(factor.dim() == 1 for factor in upstream), False),
         cache_rows(len(others) + 2 * X.shape[1], X.device),
-        len(X),
+        len(X) if len(others) else 0,  # without candidates the extrema of a row do not exist
     )
     if terms is not None:
         dupstream = [None if one is None else one / number for one, number in zip(dupstream, terms, strict=True)]
