@@ -69,6 +69,7 @@ LOSSES = {
     "proxy-anchor": lambda: ProxyAnchorLoss(5, 3, alpha=4),
     "proxy-anchor, each": lambda: ProxyAnchorLoss(5, 3, alpha=4, reduction="none"),
     "proxy-nca": lambda: ProxyNCALoss(5, 3),
+    "own similarity": lambda: ProxyAnchorLoss(5, 3, alpha=4, drop_similar_negatives="own"),
     "multi-similarity": lambda: MultiSimilarityLoss(2, 5),
     "contrastive": lambda: ContrastiveLoss(0.2, 1.0),
 }

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.backends.dispatch import choose, has_no_values
+from robustdml_ops.backends.dispatch import choose, has_no_values, in_registry
 from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, tile_of
 from robustdml_ops.engine.rows.lengths import all_within_reach, inverse_lengths, out_of_reach, unit_rows
 
@@ -281,7 +281,7 @@ def normalized(rows: Tensor, dtype: torch.dtype, backend: str | None) -> Tensor:
 
 def cosines_at(P: Tensor, X: Tensor, places: Tensor, backend: str | None) -> Tensor:
     """Cosines of X (B, D), compute type, with the rows of P at ``places`` (B, …): ∞ for NaN, −∞ of no row."""
-    chosen = RowsBackend() if has_no_values(X) else choose(BACKENDS, backend, X.device, X.dtype)
+    chosen = RowsBackend() if in_registry(X) else choose(BACKENDS, backend, X.device, X.dtype)
     return chosen.cosines_at(P, X, places)
 
 
