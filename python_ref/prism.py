@@ -305,7 +305,7 @@ def otsu_cut(scores: Tensor, known: Tensor) -> Tensor:
     Returns
     -------
     Tensor, ()
-        m = 1 − e^τ, on the scale of the scores; −∞ where there is no cut.
+        log m = 1 − e^u at Otsu's cut u; −∞ where there is no cut.
 
     Examples
     --------
