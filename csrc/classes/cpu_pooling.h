@@ -25,7 +25,7 @@ template <class T>
 ROBUSTDML_HD void pool_max(const ClassChunk<T>& c, std::int64_t k, std::int64_t from, std::int64_t count,
                            T* pooled) {
     const T* s = c.S + k * c.centers * c.B + from;
-    // What no comparison keeps: 0 as long as all are numbers, then NaN.
+    // 0, or NaN where a similarity is NaN, which std::max may drop.
     T poison[kColumns];
     std::fill(pooled, pooled + count, -kInfinity<T>);
     std::fill(poison, poison + count, T(0));
@@ -42,8 +42,8 @@ ROBUSTDML_HD void pool_max(const ClassChunk<T>& c, std::int64_t k, std::int64_t 
     for (std::int64_t x = 0; x < count; ++x) pooled[x] += poison[x];
 }
 
-// dL/dS of up to kColumns columns of one class. The first of equal centres takes all, told by arithmetic:
-// from two choices by one comparison GCC makes a branch, and no vector code.
+// dL/dS of up to kColumns columns of one class. The first of equal centres takes all, by arithmetic: GCC
+// makes a branch, and no vector code, of two choices by one comparison.
 template <class T>
 ROBUSTDML_HD void unpool_max(const ClassChunk<T>& c, std::int64_t k, std::int64_t from, std::int64_t count,
                              const T* pooled, const T* gradient) {

@@ -34,7 +34,7 @@ constexpr Field<Member> optional_field(const char* name, Member member) {
     return {name, member, true};
 }
 
-// Stands for a value of any type where it is asked whether a struct has one more member.
+// Converts to any type, to test at compile time whether a struct has one more member.
 struct Anything {
     template <class T>
     constexpr operator T() const;

@@ -44,7 +44,7 @@ ROBUSTDML_HD T branch_series(T d) {
         return kCoefficient + d * branch_series<k + 1, last>(d);
 }
 
-// What one of Halley's steps takes from d, the root of (d - 1) e^d + 1 = eq.
+// A step of Halley's method, to be subtracted from d, for the root d of (d - 1) e^d + 1 = eq.
 template <class T>
 ROBUSTDML_HD T halley_step(T d, T eq) {
     const T value = d * d * branch_series<0, sizeof(T) == 8 ? 16 : 9>(d);

@@ -69,7 +69,7 @@ ROBUSTDML_HD T otsu_midpoint(T a, T b) {
     return middle >= a && middle < b ? middle : a;
 }
 
-// What a row's cut writes; every pointer has the row's place already.
+// Results of one row's cut; the pointers are at the row's place.
 template <class T>
 struct OtsuOutputs {
     T* threshold;

@@ -81,7 +81,7 @@ template <class T, class Proxies, class Moments>
 ROBUSTDML_HD void sgd(const Piece<T, Proxies, Moments>& piece, const ProxyUpdate<T>& u) {
     const T lr = T(u.lr), weight_decay = T(u.weight_decay), momentum = T(u.momentum);
     const T before = u.first_step ? T(0) : momentum, towards = u.first_step ? T(1) : T(1 - u.dampening);
-    // What of the gradient and of the momentum is stepped along.
+    // The step is lr * (along_gradient * g + along_momentum * m).
     const T along_gradient = u.nesterov ? T(1) : T(0), along_momentum = u.nesterov ? momentum : T(1);
     const T* G = piece.G;
     const Proxies P = piece.P;

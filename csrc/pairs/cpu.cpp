@@ -22,7 +22,7 @@ ROBUSTDML_HD RowScale<T> begin_row(const Pairs<T>& c, std::int64_t row, T* s) {
     return scales;
 }
 
-// What a row's mining compares with: the ends of its sets, or what lets every pair through.
+// Limits of a row's mining: the extrema of its sets, or limits that keep every pair.
 template <class T>
 struct Extrema {
     T lowest_positive;

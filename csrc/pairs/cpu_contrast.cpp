@@ -96,7 +96,7 @@ ROBUSTDML_HD SoftmaxSums sums_of(const Row<T>& r, const Ends<T>& ends) {
     return sums;
 }
 
-// What a row gives: with upstream gradients also sums of s dL/dz and of dL/dz.
+// Results of a row. With upstream gradients slope and shift are the sums of s dL/dz and of dL/dz.
 struct RowResult {
     double loss = 0, lse = 0, slope = 0, shift = 0;
 };

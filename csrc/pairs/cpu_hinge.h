@@ -61,7 +61,7 @@ struct HingeRow {
     PairLabel takes_part;
 };
 
-// What the row meets in a column.
+// A candidate.
 template <class T>
 struct HingeColumn {
     PairLabel label;
@@ -78,7 +78,7 @@ struct HingeTerms {
     PairLabel negatives;
 };
 
-// What a pair adds to the terms; dL/dS takes S's place.
+// Adds the terms of one pair, and replaces S by dL/dS.
 template <class T, bool Euclidean>
 ROBUSTDML_HD void meet(const PairHingeProblem<T>& problem, const HingeRow<T>& row,
                        const HingeColumn<T>& column, std::int64_t x, HingeTerms<T>& terms) {

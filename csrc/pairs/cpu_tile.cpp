@@ -9,8 +9,8 @@
 namespace robustdml::cpu {
 namespace {
 
-// A pair has one cosine, whichever of its rows is asked: softmaxes of a large scale amplify what two differ
-// by.
+// Both rows of a pair read the same cosine: a softmax of a large scale would amplify a difference in
+// rounding.
 template <class T>
 ROBUSTDML_HD void cosines_of_row(const Tile<T>& t, std::int64_t row) {
     const T scale = t.rows.inverse_norm[row];

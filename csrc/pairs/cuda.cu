@@ -49,14 +49,14 @@ void over_pair_rows(const char* name, const Chunk& chunk, Kernel by_warp, Kernel
            arguments...);
 }
 
-// What a row's mining compares with: the ends of its sets, or what lets every pair through.
+// Limits of a row's mining: the extrema of its sets, or limits that keep every pair.
 template <class T>
 struct Extrema {
     T lowest_positive;
     T highest_negative;
 };
 
-// Mining is asked so that a NaN stays: it is to reach the result.
+// Negated comparisons keep a NaN, so that it reaches the result.
 template <class T>
 __device__ __forceinline__ PairMember kept_of(PairMember member, T s, const Extrema<T>& ends, T epsilon) {
     return {member.positive && !(s - epsilon >= ends.highest_negative),
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     const bool gradients = c.upstream_positive != nullptr;
     const T positive_gradient = gradients ? -c.upstream_positive[row * c.upstream_positive_stride] : T(0);
     const T negative_gradient = gradients ? c.upstream_negative[row * c.upstream_negative_stride] : T(0);
-    // What a term is, of a pair above its margin.
+    // The terms are positive_top - t and t - negative_bottom.
     const T positive_top = problem.positive_margin + problem.positive_offset;
     const T negative_bottom = problem.negative_margin - problem.negative_offset;
     T sum[2] = {T(0), T(0)};

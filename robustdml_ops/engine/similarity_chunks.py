@@ -163,7 +163,7 @@ class Similarities:
             X = new((B, D), dtype=operand)
             self.short = backend.normalize_rows(embeddings, X, self.X_inverse_norm)
         self.X = X
-        # The embeddings in dP: times the factors of ``kept``, of which X_inverse_norm brings those in dX.
+        # The embeddings as dP multiplies them: with ``kept`` times its factors, which X_inverse_norm brings into dX.
         self.weighted = self.X
         self.dX: Tensor | None = None
         self.dP: Tensor | None = None
@@ -196,15 +196,14 @@ class Similarities:
         for first in range(0, self.count, self.rows):
             last = min(self.count, first + self.rows)
             count = last - first
-            met = self.selected
-            P = self.proxies[first:last] if met is None else rows_at(self.proxies, met[first:last])
+            P = self.proxies[first:last] if self.selected is None else rows_at(self.proxies, self.selected[first:last])
             norm, scale, short = inverse_norm[:count], None, False
             V = self.backend.as_they_are(P, self.X.dtype) if self.normalize else P.to(self.X.dtype)
             if V is not None:
                 if multiplies:
                     product(V, self.X.t(), S[:count])
                 if self.normalize:
-                    # Without S, lengths are asked for by finish() alone.
+                    # Without S only finish() needs lengths.
                     known = not multiplies or self.backend.inverse_norms(V, norm)
                     V, scale = (V, norm) if known else (None, None)
             if V is None:

@@ -257,7 +257,7 @@ def check_elements(name: str, values: Tensor, served: Callable[[Tensor], Tensor]
 
 
 def check_gradient_fits(gradient: Tensor, inverse_norm: Tensor, name: str, first: int = 0) -> None:
-    """No short row has a gradient beyond its type: it is that of the row's direction, divided by the row's length."""
+    """Raise where the gradient of a short row overflows: it is dL/d(direction) divided by the row's length."""
     short = 1e9  # 1 / length
     if all_finite(gradient):
         return

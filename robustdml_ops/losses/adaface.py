@@ -1,4 +1,4 @@
-"""AdaFace, Kim et al. 2022: a margin by the quality of an image, told by the length of its embedding."""
+"""AdaFace, Kim et al. 2022: a margin by the quality of an image, for which the length of its embedding stands."""
 
 from collections.abc import Callable
 

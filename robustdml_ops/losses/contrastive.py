@@ -125,7 +125,7 @@ class ContrastiveLoss(PairFamilyLoss):
 
 
 def threshold_of(reducer: Any) -> float | None:
-    """What a pair's loss must exceed to count, 0 for all that do not ask; None: no fused sum serves the reducer."""
+    """The loss above which the reducer counts a pair, 0 by default; None: no fused sum serves the reducer."""
     kind = type(reducer)
     if reducer.collect_stats:
         return None

@@ -101,7 +101,7 @@ def load_class_matrix(
 
 
 def _parts(source: Any) -> Iterator[tuple[str, Any]]:
-    """What is in the source, or in each of its files, with a name for messages."""
+    """The content of the source, or of each of its files, with a name for messages."""
     if isinstance(source, Tensor | Mapping | nn.Module):
         yield "source", source.state_dict() if isinstance(source, nn.Module) else source
         return

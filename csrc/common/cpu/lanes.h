@@ -107,20 +107,19 @@ struct Sweep {
     }
 };
 
-// What an epilogue is given of a chunk.
+// A chunk, for its epilogue.
 template <class T>
 struct Similar {
     int lane;
     std::int64_t block;
-    std::int64_t first;  // row
-    std::int64_t count;  // rows
-    T* S;                // (count, B) in: products with the rows; out: dL/dS
-    const T* scale;  // (count,) in: what makes cosines of S, and of their gradient that of S; null: S holds
-                     // cosines
+    std::int64_t first;     // row
+    std::int64_t count;     // rows
+    T* S;                   // (count, B) in: products with the rows; out: dL/dS
+    const T* scale;         // (count,) in: cosines = S * scale, dL/dS = dL/dcosine * scale; null: 1
     const T* inverse_norm;  // (count,) in: 1 / |row|; without values where rows are not normalised
 };
 
-// What a lane has of its own.
+// Buffers of a lane.
 template <class T>
 struct LaneMemory {
     Buffer<T> S, inverse_norm, P, U, dP;
@@ -135,7 +134,7 @@ struct LaneMemory {
     }
 };
 
-// What all lanes read beside the sweep: the batch in bfloat16, where products are.
+// The batch in bfloat16, which all lanes read; none where products are not in bfloat16.
 using SharedFactors = std::optional<BatchFactors>;
 
 // Rows of a chunk as the products take them.

@@ -20,7 +20,7 @@ class Spread {
         for (auto& place : places_) place = kNowhere;
     }
 
-    // To be asked now and then. Costs nothing worth counting where each lane is alone.
+    // Called between chunks. The cost is negligible where each lane is alone.
     void settle(int lane) {
 #if defined(__linux__)
         const int here = sched_getcpu();

@@ -72,7 +72,7 @@ def inverse_row_norm(
     BLOCK_D: tl.constexpr,
 ):
     """1 / |p| (BLOCK_R,), 0 for zero rows; NaN for rows with NaN or inf."""
-    # Where squares could overflow or lose their digits is told by the largest element, without a branch: one that
+    # The largest element decides whether squares could overflow or lose digits; without a branch, as a branch that
     # holds a loop costs registers.
     largest = tl.zeros((BLOCK_R,), dtype=dtype)
     for start in range(0, D, BLOCK_D):
@@ -103,7 +103,7 @@ def store_radial(
     along,  # (BLOCK_R,) compute dtype, in: Σ dS' · S
     BLOCK_D: tl.constexpr,  # columns a step
 ):
-    """What dL/dP has beside dS'·X: coef = along / |v|, in two factors, each of which the type holds."""
+    """G ← −along / |v| · v, the term of dL/dP beside dS'·X; two factors, as the type may not hold their product."""
     for start in range(0, D, BLOCK_D):
         d = start + tl.arange(0, BLOCK_D)
         mask = inside[:, None] & (d < D)[None, :]

@@ -28,7 +28,7 @@ def inverse_lengths(rows: Tensor) -> Tensor:
 
 
 def all_within_reach(norm: Tensor, power: int = 1) -> bool:
-    """Whether all lengths are, asked of them, their inverses or a power, on the CPU. Not where one is 0 or NaN."""
+    """Whether every length, inverse length or ``power`` of a length is within reach; False for 0 and NaN. CPU only."""
     if norm.numel() == 0:
         return True
     least, largest = norm.detach().aminmax()
@@ -36,7 +36,7 @@ def all_within_reach(norm: Tensor, power: int = 1) -> bool:
 
 
 def out_of_reach(inverse_norm: Tensor) -> Tensor:
-    """Whether products must not read a row as it is, (n,) bool. Zero rows and such with NaN or inf they may."""
+    """Rows that must be scaled before they are multiplied, (n,) bool; False for zero rows and rows with NaN or inf."""
     dtype = inverse_norm.dtype
     long = (inverse_norm > 0) & (inverse_norm < 1 / LONGEST[dtype])
     return long | (inverse_norm > 1 / SHORTEST[dtype])
@@ -107,5 +107,5 @@ def _near_one(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _is_zero(norm: Tensor, factor: Tensor) -> Tensor:
-    """Whether a row is shorter than the smallest normal number, told by its length times ``factor``."""
+    """Whether a row is shorter than the smallest normal number, given its length times ``factor``."""
     return norm < torch.finfo(norm.dtype).tiny * factor

@@ -175,7 +175,7 @@ class AverageSimilarity(ClassBuffers):
             write(update)
 
     def updates(self, classes: Tensor | None) -> list[LogitUpdate]:
-        """What `refresh` writes."""
+        """The writes of `refresh`."""
         return [LogitUpdate(classes, self.bank.counts, self.scale, self.bias, self.bias_of_unseen)]
 
 
@@ -249,7 +249,7 @@ class VmfSimilarity(AverageSimilarity):
         self.iteration += 1
 
     def updates(self, classes: Tensor | None) -> list[LogitUpdate]:
-        """What `refresh` writes for both similarities."""
+        """The writes of `refresh` for both similarities."""
         vmf, counts, fitted = self.vmf, self.bank.counts, self.vmf.fit(self.bank, classes)
         of_vmf = (self.vmf_scale, self.vmf_bias, -torch.inf, fitted, vmf.kappa, vmf.log_peak)
         return [*super().updates(classes), LogitUpdate(classes, counts, *of_vmf)]
