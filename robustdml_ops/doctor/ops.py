@@ -79,9 +79,9 @@ def _way_out(wrong: list[tuple[str, str]]) -> str | None:
     return f"set ROBUSTDML_BACKEND=eager, and report it with this output: {told}"
 
 
-def sweep_against_products(device: torch.device, backend: str | None = None) -> Finding:
+def sweep_against_products(device: torch.device) -> Finding:
     """Time a step of Proxy-Anchor and its products in turn, on ``backend`` or on the one that serves the device."""
-    backend = backend or able(device, BACKENDS)[0]
+    backend = able(device, BACKENDS)[0]
     torch.manual_seed(0)
     loss = ProxyAnchorLoss(C, D, backend=backend).to(device)
     X, y = torch.randn(B, D, device=device, requires_grad=True), torch.randint(C, (B,), device=device)

@@ -9,7 +9,7 @@ from typing_extensions import Unpack
 
 from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.labels import check_label_range, class_labels
-from robustdml_ops.engine.rows.lengths import unit_rows
+from robustdml_ops.engine.rows.backends import cosines_at
 from robustdml_ops.engine.validation import (
     check_finite_embeddings,
     check_finite_numbers,
@@ -105,20 +105,17 @@ class SubCenterArcFaceLoss(CentersLoss, ArcFaceLoss):
         check_label_range(labels, self.num_classes)
         if embeddings.dtype == torch.float64:
             self._widen()
-        dtype, of_classes = compute_dtype(embeddings, self.W), self._shard()[0].detach()
-        parts = []
-        for X, own in zip(torch.split(embeddings, _SAMPLES), torch.split(labels, _SAMPLES), strict=True):
-            W = of_classes[own].to(dtype)
-            unit = unit_rows(W.flatten(0, 1)).view_as(W)
-            parts.append(torch.einsum("nhd,nd->nh", unit, unit_rows(X.to(dtype))))
-        cosines = torch.cat(parts)  # (N, H), with the centres of their own labels
-        C, H = self.num_classes, self.sub_centers
+        C, H, rows = self.num_classes, self.sub_centers, self._class_matrix().detach()
+        own = labels[:, None] * H + torch.arange(H, device=labels.device)
+        parts = zip(torch.split(embeddings, _SAMPLES), torch.split(own, _SAMPLES), strict=True)
+        dtype = compute_dtype(embeddings, rows)
+        cosines = torch.cat([cosines_at(rows, X.to(dtype), places, self.backend) for X, places in parts])  # (N, H)
         votes = torch.bincount(labels * H + cosines.argmax(1), minlength=C * H).view(C, H)
         dominant = votes.argmax(1)
         far = cosines.gather(1, dominant[labels, None]).squeeze(1) < math.cos(math.radians(threshold))
         outliers = far.nonzero().squeeze(1)
         outliers = outliers[labels[outliers].argsort(stable=True)]
-        centers = self.W.detach()[:, torch.arange(C, device=labels.device) * H + dominant]
+        centers = rows[torch.arange(C, device=labels.device) * H + dominant].t()
         return outliers, centers.masked_fill(votes.sum(1) == 0, 0).to(embeddings.dtype)
 
     def _logits(self, embeddings: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ def class_sweep(
     backend: ClassBackend,
     operand: torch.dtype,
     differentiable: bool,
-    rows: Tensor | None = None,
+    selected: Tensor | None = None,
     kept: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-sum-exp over the classes (B,) and logits of the labels: 2·B·C·D flops; ``kept`` (C, B) takes the terms."""
@@ -41,9 +41,9 @@ def class_sweep(
     labels = problem.labels.labels
     shift = embeddings.new_full((B,), -torch.inf, dtype=torch.float64)
     sums = ClassSums(shift, torch.zeros_like(shift), embeddings.new_zeros(labels.shape, dtype=compute))
-    if B and count_selected(proxies, rows):
+    if B and count_selected(proxies, selected):
         with without_autocast(embeddings.device):
-            similarities = _similarities(embeddings, proxies, problem, backend, operand, rows, kept)
+            similarities = _similarities(embeddings, proxies, problem, backend, operand, selected, kept)
             fused = isinstance(backend, TritonClasses) and not differentiable
             if fused and fused_forward_serves(similarities.X, problem):
                 fused_forward(similarities.X, proxies, problem, sums)
@@ -75,8 +75,8 @@ def class_sweep_backward(
     kept: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
     """dL/dembeddings, compute type, and dL/dproxies (C·H, D): 6·B·C·D flops, or 4 with terms that were ``kept``."""
-    rows, compute = None if update is None else update.rows, problem.scale.dtype
-    if len(embeddings) == 0 or count_selected(proxies, rows) == 0:
+    selected, compute = None if update is None else update.rows, problem.scale.dtype
+    if len(embeddings) == 0 or count_selected(proxies, selected) == 0:
         return gradients_without_samples(embeddings, proxies, compute, want, update)
     (lse, target), (dlse, dtarget) = results, upstream
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
@@ -86,7 +86,7 @@ def class_sweep_backward(
         dlogit = dtarget + of_sample[0] * (target - of_sample[1]).exp()
     gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous())
     with without_autocast(embeddings.device):
-        similarities = _similarities(embeddings, proxies, problem, backend, operand, rows, kept)
+        similarities = _similarities(embeddings, proxies, problem, backend, operand, selected, kept)
         similarities.want_gradients(*want, update)
         if isinstance(backend, NativeClasses) and lanes_serve(proxies, similarities.X.dtype, compute):
             _sweep_by_lanes("class_sweep_backward", similarities, problem, gradient)
@@ -110,12 +110,12 @@ def _similarities(
     problem: ClassProblem,
     backend: ClassBackend,
     operand: torch.dtype,
-    rows: Tensor | None,
+    selected: Tensor | None,
     kept: Tensor | None,
 ) -> Similarities:
-    """Similarities with the ``rows`` of the proxies, or all, in chunks of whole classes."""
+    """Similarities with the ``selected`` rows of the proxies, or all, in chunks of whole classes."""
     compute, together = problem.scale.dtype, problem.centers
-    settings: dict[str, Any] = {"normalize": problem.normalize, "selected": rows, "kept": kept}
+    settings: dict[str, Any] = {"normalize": problem.normalize, "selected": selected, "kept": kept}
     return Similarities(embeddings, proxies, compute, operand, backend, together=together, **settings)
 
 
