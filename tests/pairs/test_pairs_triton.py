@@ -7,7 +7,7 @@ from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops import pair_hinge
 from robustdml_ops.ops.pairs import hinge_kernel
 from robustdml_ops.ops.pairs import triton as triton_pairs
-from robustdml_ops.ops.pairs.problem import PairBuffers, PairSets
+from robustdml_ops.ops.pairs.problem import PairSets, PairSums
 from robustdml_ops.ops.pairs.sweep import BACKENDS
 from tests.nightly import nightly_but
 from tests.pairs import cases
@@ -93,7 +93,7 @@ def epilogue(name, S, dS):
     chunk = Chunk(0, n, S, S.new_ones(n, 3), S.new_ones(n), False, None, dS)
     sets = PairSets.of(*((torch.arange(count) % 5).to(DEVICE) for count in (n, m)))
     problem = cases.problems(sets, torch.float32, m, DEVICE)[name]
-    TRITON.pair_sums(chunk, problem, PairBuffers((one, one), *sums, counts, None))
+    TRITON.pair_sums(chunk, problem, PairSums((one, one), *sums, counts, None))
 
 
 @pytest.mark.parametrize("name", ["mined", "cosine"])

@@ -9,11 +9,11 @@ from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops.pairs.problem import (
     DistanceLimits,
     PairBackend,
-    PairBuffers,
     PairContrastProblem,
     PairHingeProblem,
     PairLSEProblem,
     PairSets,
+    PairSums,
 )
 
 _ELEMENTS = 1 << 20  # of the rows of near pairs at a time
@@ -22,7 +22,7 @@ _ELEMENTS = 1 << 20  # of the rows of near pairs at a time
 class EagerPairs(PairBackend):
     """On every device, without a compiler."""
 
-    def pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
+    def pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairSums) -> None:
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
         if problem.epsilon is not None:
             positive, negative = informative(S, positive, negative, problem.epsilon)
@@ -40,7 +40,7 @@ class EagerPairs(PairBackend):
         W_negative *= problem.beta * sums.upstream[1].reshape(-1, 1)
         torch.add(W_positive, W_negative, out=S)
 
-    def pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
+    def pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairSums) -> None:
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
         assert sums.counts is not None
         limits = DistanceLimits.of(chunk.V)
@@ -60,7 +60,7 @@ class EagerPairs(PairBackend):
         gradient = positive * -sums.upstream[0].reshape(-1, 1) + negative * sums.upstream[1].reshape(-1, 1)
         torch.mul(gradient, slope, out=S)
 
-    def pair_contrast(self, chunk: Chunk, problem: PairContrastProblem, sums: PairBuffers) -> None:
+    def pair_contrast(self, chunk: Chunk, problem: PairContrastProblem, sums: PairSums) -> None:
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
         scale, bias = problem.coefficients
         Z = scale * S + bias

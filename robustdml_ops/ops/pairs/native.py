@@ -13,11 +13,11 @@ from robustdml_ops.ops.pairs.problem import (
     FORMS,
     DistanceLimits,
     PairBackend,
-    PairBuffers,
     PairContrastProblem,
     PairLSEProblem,
     PairProblem,
     PairSets,
+    PairSums,
 )
 
 # Elements of the candidates up to which lanes are as fast as all threads on a chunk: each block of a thread has its own
@@ -30,8 +30,8 @@ _ELEMENT = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64
 class NativePairs(NativeRows, PairBackend):
     """On the CPU and on CUDA devices."""
 
-    def pair_sums(self, chunk: Chunk, problem: PairProblem, buffers: PairBuffers) -> None:
-        S, first, sets, sums = chunk.S, chunk.first, problem.sets, buffers.of(chunk)
+    def pair_sums(self, chunk: Chunk, problem: PairProblem, sums: PairSums) -> None:
+        S, first, sets, sums = chunk.S, chunk.first, problem.sets, sums.of(chunk)
         settings = settings_of(problem, chunk.V, sums, first)
         if module.on_gpu(S):
             given = native_chunk(sums, sets, first, S, "_cuda")
@@ -41,7 +41,7 @@ class NativePairs(NativeRows, PairBackend):
         module.call(problem.kind, S, given, settings)
 
 
-def settings_of(problem: PairProblem, operands: Tensor, sums: PairBuffers, first: int = 0) -> Any:
+def settings_of(problem: PairProblem, operands: Tensor, sums: PairSums, first: int = 0) -> Any:
     """The problem as a native structure; counts, moments and ``first`` are of a chunk."""
     dtype = sums.positive.dtype
     if isinstance(problem, PairLSEProblem):
@@ -88,7 +88,7 @@ def settings_of(problem: PairProblem, operands: Tensor, sums: PairBuffers, first
 
 
 def native_chunk(
-    sums: PairBuffers, sets: PairSets, first: int = 0, S: Tensor | None = None, kind: str = "", **given: int
+    sums: PairSums, sets: PairSets, first: int = 0, S: Tensor | None = None, kind: str = "", **given: int
 ) -> Any:
     """Anchors from ``first`` on, as many as ``sums`` holds, as a ``PairChunk`` of the native module."""
     labels, candidate_labels = (sets.labels, sets.candidate_labels) if kind else sets.narrow
@@ -112,15 +112,15 @@ def rows_fit_lanes(candidates: Tensor) -> bool:
 
 
 def sweep_by_lanes(
-    similarities: Similarities, problem: PairProblem, buffers: PairBuffers, candidate_scale: Tensor | None = None
+    similarities: Similarities, problem: PairProblem, sums: PairSums, candidate_scale: Tensor | None = None
 ) -> None:
     """Anchors are rows of ``similarities``, candidates the batch; of hinges, with 1 / |candidate| out, the reverse."""
     suffix = module.SUFFIX[similarities.compute]
-    settings = settings_of(problem, similarities.X, buffers)
+    settings = settings_of(problem, similarities.X, sums)
     lanes = getattr(module.library, f"Sweep_{suffix}")(**similarities.native_fields())
     scale = () if candidate_scale is None else (candidate_scale.data_ptr(),)
     if getattr(module.library, f"{problem.kind}_sweep_{suffix}")(
-        native_chunk(buffers, problem.sets), settings, lanes, *scale
+        native_chunk(sums, problem.sets), settings, lanes, *scale
     ):
         similarities.check_proxy_gradients()
 
@@ -140,23 +140,23 @@ class TiledSide(NamedTuple):
 def contrast_by_tiles(
     matrices: Sequence[Tensor],
     problem: PairContrastProblem,
-    buffers: Sequence[PairBuffers],
+    sums: Sequence[PairSums],
     backend: PairBackend,
     operand: torch.dtype,
     want: Sequence[bool],
 ) -> list[TiledSide]:
     """Losses of a batch with itself, or of two sides over each other, and all gradients; empty if tiles don't serve."""
-    dtype = buffers[0].positive.dtype
+    dtype = sums[0].positive.dtype
     if not isinstance(backend, NativePairs) or not whole_matrices_serve(matrices[0], dtype, operand):
         return []
     suffix, sides, native, sets = module.SUFFIX[dtype], [], [], problem.sets
-    for rows, side_sets, sums, wanted in zip(matrices, (sets, sets.turned()), buffers, want, strict=False):
+    for rows, side_sets, side_sums, wanted in zip(matrices, (sets, sets.turned()), sums, want, strict=False):
         X, inverse_norm = rows.to(dtype).contiguous(), rows.new_empty(len(rows), dtype=dtype)
         if not backend.inverse_norms(X, inverse_norm):
             return []
         sides.append(TiledSide(X, inverse_norm, X.new_zeros(X.shape) if wanted else None))
-        native.append(native_chunk(sums, side_sets, inverse_norm=inverse_norm.data_ptr()))
-    settings = settings_of(problem, sides[0].X, buffers[0])
+        native.append(native_chunk(side_sums, side_sets, inverse_norm=inverse_norm.data_ptr()))
+    settings = settings_of(problem, sides[0].X, sums[0])
     tiles = getattr(module.library, f"ContrastTiles_{suffix}")(
         gemm=module.matrix_product(dtype),
         set_threads=module.set_threads(),
@@ -178,10 +178,10 @@ def whole_matrices_serve(anchors: Tensor, dtype: torch.dtype, operand: torch.dty
     return anchors.device.type == "cpu" and operand == dtype and module.matrix_product(dtype) != 0
 
 
-def symmetric_by_lanes(U: Tensor, S: Tensor, dU: Tensor | None, problem: PairProblem, buffers: PairBuffers) -> None:
+def symmetric_by_lanes(U: Tensor, S: Tensor, dU: Tensor | None, problem: PairProblem, sums: PairSums) -> None:
     """A batch with itself: unit rows U (n, D), buffer S (n, n) for the cosines; out: dU = dL/dU."""
     (n, D), suffix = U.shape, module.SUFFIX[S.dtype]
-    settings = settings_of(problem, U, buffers)
+    settings = settings_of(problem, U, sums)
     batch = getattr(module.library, f"Batch_{suffix}")(
         gemm=module.matrix_product(S.dtype),
         set_threads=module.set_threads(),
@@ -194,5 +194,5 @@ def symmetric_by_lanes(U: Tensor, S: Tensor, dU: Tensor | None, problem: PairPro
         threads=torch.get_num_threads(),
     )
     getattr(module.library, f"{problem.kind}_symmetric_{suffix}")(
-        native_chunk(buffers, problem.sets, S=S), settings, batch
+        native_chunk(sums, problem.sets, S=S), settings, batch
     )

@@ -161,8 +161,8 @@ _COARSE = DistanceLimits(2.0**-3, 2.0**-6)  # bfloat16 or TF32
 
 
 @dataclass(frozen=True)
-class PairBuffers:
-    """Tensors of all anchors or of a chunk: upstream gradients, and buffers that the sweep fills."""
+class PairSums:
+    """Upstream gradients and results of all anchors or of a chunk, beside dL/dS."""
 
     upstream: tuple[Tensor, Tensor] | None  # () or (n,) each: dL/dpositive, dL/dnegative; None: no gradients wanted
     positive: Tensor  # (n,) out
@@ -171,19 +171,19 @@ class PairBuffers:
     rows: GivenRows | None  # of all anchors; None: the problem needs no distances
     moments: Tensor | None = None  # (2, n) out: Σ_j s dL/dz and Σ_j dL/dz of contrasts, with upstream gradients
 
-    def of(self, chunk: Chunk) -> "PairBuffers":
+    def of(self, chunk: Chunk) -> "PairSums":
         """Those of a chunk."""
         first, last = chunk.first, chunk.last
         upstream = None if self.upstream is None else slices_of(self.upstream, first, last)
         counts = None if self.counts is None else self.counts[:, first:last]
         moments = None if self.moments is None else self.moments[:, first:last]
-        return PairBuffers(upstream, self.positive[first:last], self.negative[first:last], counts, self.rows, moments)
+        return PairSums(upstream, self.positive[first:last], self.negative[first:last], counts, self.rows, moments)
 
 
 class PairBackend(RowsBackend):
     """Epilogues of the sums of pairs on one backend."""
 
-    def pair_sums(self, chunk: Chunk, problem: PairProblem, buffers: PairBuffers) -> None:
-        """The epilogue of one chunk: its sums into ``buffers`` of all anchors; dL/dS into ``dS``, or S without one."""
+    def pair_sums(self, chunk: Chunk, problem: PairProblem, sums: PairSums) -> None:
+        """The epilogue of one chunk: its results into ``sums`` of all anchors; dL/dS into ``dS``, or S without one."""
         epilogue: Any = getattr(self, problem.kind)
-        epilogue(chunk, problem, buffers.of(chunk))
+        epilogue(chunk, problem, sums.of(chunk))

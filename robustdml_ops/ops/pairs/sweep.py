@@ -24,10 +24,10 @@ from robustdml_ops.ops.pairs.native import (
 from robustdml_ops.ops.pairs.problem import (
     GivenRows,
     PairBackend,
-    PairBuffers,
     PairContrastProblem,
     PairHingeProblem,
     PairProblem,
+    PairSums,
 )
 from robustdml_ops.ops.pairs.triton import TritonPairs
 
@@ -117,21 +117,21 @@ def pair_sweep(
     if rows is not None:
         anchors, others = rows
     with without_autocast(anchors.device):
-        buffers = PairBuffers(factors, result.positive, result.negative, result.counts, rows, result.moments)
+        sums = PairSums(factors, result.positive, result.negative, result.counts, rows, result.moments)
         if tiles and isinstance(problem, PairContrastProblem):
-            sides = contrast_by_tiles((anchors,), problem, (buffers,), backend, operand, (want_anchors,))
+            sides = contrast_by_tiles((anchors,), problem, (sums,), backend, operand, (want_anchors,))
             if sides:
                 result.danchors = sides[0].dX
                 return result
         if symmetric:
-            result.danchors = _symmetric(anchors, problem, buffers, backend, operand, symmetric_lanes)
+            result.danchors = _symmetric(anchors, problem, sums, backend, operand, symmetric_lanes)
             return result.divided(result.terms) if problem.average else result
         by_lanes = native and candidates is not None and lanes_serve(others, operand, dtype)
         if by_lanes and isinstance(problem, PairHingeProblem):
             similarities = Similarities(anchors, others, dtype, operand, backend, names=("embeddings", "candidates"))
             result.candidate_scale = anchors.new_empty(len(others), dtype=dtype)
             similarities.want_gradients(want_anchors, want_candidates)
-            sweep_by_lanes(similarities, problem, buffers, result.candidate_scale)
+            sweep_by_lanes(similarities, problem, sums, result.candidate_scale)
             result.danchors, result.dcandidates = similarities.gradients()
             return result
         # The anchors' gradient joins the candidates' in the compute type: half precision is rounded once, at the end.
@@ -147,10 +147,10 @@ def pair_sweep(
         as_candidates = candidates is None and want_anchors and not by_lanes
         similarities.want_gradients(want_candidates, want_anchors and not as_candidates)
         if by_lanes:
-            sweep_by_lanes(similarities, problem, buffers)
+            sweep_by_lanes(similarities, problem, sums)
         else:
             for chunk in similarities:
-                backend.pair_sums(chunk, problem, buffers)
+                backend.pair_sums(chunk, problem, sums)
                 similarities.backward(chunk)
                 if as_candidates:
                     _add_anchors(similarities, chunk)
@@ -186,11 +186,11 @@ def both_ways(
     upstream_of = [(factors, factor.new_zeros(())) if any(want) else None for factors in (factor, of_candidates)]
     moments = factor.new_zeros((2, n)) if any(want) else None
     of_rows, of_columns = factor.new_zeros((2, n)), factor.new_zeros((2, m))
-    buffers = (
-        PairBuffers(upstream_of[0], of_rows[0], of_rows[1], counts=None, rows=None, moments=moments),
-        PairBuffers(upstream_of[1], of_columns[0], of_columns[1], counts=None, rows=None),
+    sums = (
+        PairSums(upstream_of[0], of_rows[0], of_rows[1], counts=None, rows=None, moments=moments),
+        PairSums(upstream_of[1], of_columns[0], of_columns[1], counts=None, rows=None),
     )
-    sides = contrast_by_tiles((anchors, candidates), plain, buffers, backend, operand, want)
+    sides = contrast_by_tiles((anchors, candidates), plain, sums, backend, operand, want)
     if sides:
         losses, gradients = of_rows[0] + of_columns[0, :n], (sides[0].dX, sides[1].dX)
         return PairResult(losses, of_rows[1], None, sides[1].inverse_norm, *gradients, moments)
@@ -224,31 +224,31 @@ def _add_anchors(similarities: Similarities, chunk: Chunk) -> None:
 def _symmetric(
     anchors: Tensor,
     problem: PairProblem,
-    buffers: PairBuffers,
+    sums: PairSums,
     backend: PairBackend,
     operand: torch.dtype,
     by_lanes: bool,
 ) -> Tensor | None:
-    """A batch with itself, whose S is one chunk and symmetric: two products do for three. Fills ``buffers``.
+    """A batch with itself, whose S is one chunk and symmetric: two products do for three. Fills ``sums``.
 
     A row is an anchor in its row of dS and a candidate in its column: dL/dU = (dS + dSᵀ)·U, through one Jacobian.
     """
-    (n, D), dtype, new = anchors.shape, buffers.positive.dtype, anchors.new_empty
+    (n, D), dtype, new = anchors.shape, sums.positive.dtype, anchors.new_empty
     U, inverse_norm = new((n, D), dtype=operand), new(n, dtype=dtype)
     short = backend.normalize_rows(anchors, U, inverse_norm)
     S = new((n, n), dtype=dtype)
-    dU = None if buffers.upstream is None else new((n, D), dtype=dtype)
+    dU = None if sums.upstream is None else new((n, D), dtype=dtype)
     # Tensor cores take less time for another product than memory for a sum of dS and its transpose.
     dS = new((n, n), dtype=operand) if dU is not None and backend.rounds and operand != dtype else None
     if by_lanes:
-        symmetric_by_lanes(U, S, dU, problem, buffers)
+        symmetric_by_lanes(U, S, dU, problem, sums)
     else:
         chunk = Chunk(0, n, product(U, U.t(), S), U, inverse_norm, short, None, dS)
-        if problem.average and buffers.upstream is not None:
-            backend.pair_sums(chunk, problem, replace(buffers, upstream=None))
-            positive, negative = _terms(buffers.counts, dtype)
-            buffers = replace(buffers, upstream=(buffers.upstream[0] / positive, buffers.upstream[1] / negative))
-        backend.pair_sums(chunk, problem, buffers)
+        if problem.average and sums.upstream is not None:
+            backend.pair_sums(chunk, problem, replace(sums, upstream=None))
+            positive, negative = _terms(sums.counts, dtype)
+            sums = replace(sums, upstream=(sums.upstream[0] / positive, sums.upstream[1] / negative))
+        backend.pair_sums(chunk, problem, sums)
     if dU is None:
         return None
     if dS is not None:

@@ -11,11 +11,11 @@ from robustdml_ops.engine.similarity_chunks import Chunk, upstream_arguments
 from robustdml_ops.ops.pairs.problem import (
     DistanceLimits,
     PairBackend,
-    PairBuffers,
     PairContrastProblem,
     PairHingeProblem,
     PairLSEProblem,
     PairSets,
+    PairSums,
 )
 
 _PROGRAMS = 2 * 132
@@ -24,7 +24,7 @@ _PROGRAMS = 2 * 132
 class TritonPairs(TritonRows, PairBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
-    def pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairBuffers) -> None:
+    def pair_lse(self, chunk: Chunk, problem: PairLSEProblem, sums: PairSums) -> None:
         from robustdml_ops.ops.pairs.kernels import pair_lse as kernel
 
         c, m = chunk.S.shape
@@ -59,7 +59,7 @@ class TritonPairs(TritonRows, PairBackend):
                     **parameters,
                 )
 
-    def pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairBuffers) -> None:
+    def pair_hinge(self, chunk: Chunk, problem: PairHingeProblem, sums: PairSums) -> None:
         from robustdml_ops.ops.pairs.hinge_kernel import pair_hinge as kernel
 
         assert sums.counts is not None
@@ -95,7 +95,7 @@ class TritonPairs(TritonRows, PairBackend):
             torch.sum(negative, 0, out=sums.negative)
             torch.sum(counts, 1, out=sums.counts)
 
-    def pair_contrast(self, chunk: Chunk, problem: PairContrastProblem, sums: PairBuffers) -> None:
+    def pair_contrast(self, chunk: Chunk, problem: PairContrastProblem, sums: PairSums) -> None:
         from robustdml_ops.ops.pairs.contrast_kernel import pair_contrast as kernel
 
         c, m = chunk.S.shape
@@ -126,7 +126,7 @@ def parts_of(programs: int, m: int, block: int) -> tuple[int, int]:
     return -(-blocks // per_part), per_part * block
 
 
-def _chunk_arguments(chunk: Chunk, sets: PairSets, sums: PairBuffers) -> dict[str, Any]:
+def _chunk_arguments(chunk: Chunk, sets: PairSets, sums: PairSums) -> dict[str, Any]:
     """Arguments that both kernels take."""
     c, m = chunk.S.shape
     return {
