@@ -7,7 +7,7 @@ from typing_extensions import Unpack
 from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.validation import check_choice, check_finite_numbers, check_matrix, require
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
-from robustdml_ops.losses.families.class_matrix import RowsTakingPart
+from robustdml_ops.losses.families.class_matrix import StepRows
 from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops import AnchorBiases
@@ -110,7 +110,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
     def _bias(self) -> float:
         return 0.0
 
-    def _biases(self, labels: Tensor, log_weights: Tensor, rows: RowsTakingPart) -> AnchorBiases:
+    def _biases(self, labels: Tensor, log_weights: Tensor, rows: StepRows) -> AnchorBiases:
         scaled = self.alpha * self.shards.rows(self.margins).to(log_weights.dtype)
         if self.per_class:
             if labels.dim() == 2:

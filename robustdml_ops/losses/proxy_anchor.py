@@ -37,10 +37,9 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         step, see docs/large-classes.md; 1: all. Seed ≥ 0 of the draws; seed and step are in the ``state_dict``.
     drop_similar_negatives : float or "own", optional
         In (−1, 1]: negatives whose cosine with the proxy exceeds this are left out, as they may be of its class, with a
-        wrong label or under another name. "own": those more similar to the proxy than to that of their own class, or of
-        the nearest of several, and than chance brings with so many classes: t_C of docs/equations.md. Positives stay,
-        and so do the divisors |P⁺| and |P|. Which pairs are left out counts as constant in the gradients. None: all
-        negatives stay.
+        wrong label or under another name. "own": the limit of each sample is its cosine with its own class, or with the
+        nearest of several, and at least t_C of docs/equations.md. Positives stay, and so do the divisors |P⁺| and |P|.
+        The selection is constant in the gradients. None: all negatives stay.
     weight_init_func : callable, optional
         Fills the proxies in place. None: ``kaiming_normal_(mode="fan_out")``, as pytorch-metric-learning.
     distance, reducer, embedding_regularizer, weight_regularizer, embedding_reg_weight, weight_reg_weight, collect_stats

@@ -11,7 +11,7 @@ from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, LabelSets
 from robustdml_ops.engine.proxy_update import refuse_update
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_sample_weights
-from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss, RowsTakingPart
+from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss, StepRows
 from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses, of_each
@@ -22,7 +22,7 @@ from robustdml_ops.ops.anchor.problem import ConfidenceSets
 class AnchorTerms(NamedTuple):
     """Arguments of the anchor ops."""
 
-    rows: RowsTakingPart
+    rows: StepRows
     sets: LabelSets | ConfidenceSets
     biases: AnchorBiases
     positive_count: Tensor | int  # () |P⁺|
@@ -75,7 +75,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
                 )
             labels = labels.masked_fill(label_weights == 0, ABSENT)
         log_weights, present = self._log_weights(inputs)
-        rows = self._rows_taking_part(labels)
+        rows = self._step_rows(labels)
         if labels.dim() == 2:  # whose range is checked; ABSENT is below ELSEWHERE
             labels, places = labels.clamp(min=ELSEWHERE), rows.labels.clamp(min=ELSEWHERE)
             sets = LabelSets.of(places, elsewhere=True, weights=label_weights)
@@ -101,7 +101,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         """The constant part of the exponents' bias."""
         return self.alpha * self.margin
 
-    def _biases(self, labels: Tensor, log_weights: Tensor, rows: RowsTakingPart) -> AnchorBiases:
+    def _biases(self, labels: Tensor, log_weights: Tensor, rows: StepRows) -> AnchorBiases:
         return AnchorBiases(log_weights, log_weights)
 
     def _sum(self, embeddings: Tensor, terms: AnchorTerms) -> Tensor:
@@ -117,7 +117,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         loss = anchor_loss(embeddings, rows.matrix, sets, biases, *scales, **exponents, update=rows.update)
         return self.shards.total(loss)
 
-    def _exponents(self, embeddings: Tensor, rows: RowsTakingPart) -> dict[str, Any]:
+    def _exponents(self, embeddings: Tensor, rows: StepRows) -> dict[str, Any]:
         """Settings of both anchor ops."""
         limit = self._similarity_limits(embeddings, rows)
         return {"alpha": self.alpha, "drop_similar_negatives": limit, "backend": self.backend}

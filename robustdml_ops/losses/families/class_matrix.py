@@ -36,13 +36,13 @@ from robustdml_ops.losses.sampling import Drawn, negatives_of
 OWN = "own"
 
 
-class RowsTakingPart(NamedTuple):
-    """Rows of the class matrix in a step: those of all classes, of a shard, or of the classes that were drawn."""
+class StepRows(NamedTuple):
+    """Rows of the class matrix in a step: of all classes, of a shard, or of the drawn classes."""
 
     matrix: Tensor  # (M, D) or (M, H, D); with an update the whole shard, of which the sweep meets update.rows
     labels: Any  # (B,) int64, places among the M classes or ELSEWHERE; None: the loss takes no labels
     update: ProxyUpdate | None  # the optimiser's step on these rows; None: autograd has their gradient
-    drawn: Drawn | None  # None: all classes here take part
+    drawn: Drawn | None  # None: all classes here
 
 
 class ClassMatrixLoss(MetricLoss):
@@ -155,20 +155,20 @@ class ClassMatrixLoss(MetricLoss):
         parameter: nn.Parameter = getattr(self, self.matrix_name)
         return parameter
 
-    def _rows_taking_part(self, labels: Tensor | None) -> RowsTakingPart:
+    def _step_rows(self, labels: Tensor | None) -> StepRows:
         """The rows of a step with ``labels`` (B,)."""
         matrix, update = self._shard()
         if self.negatives is None or labels is None or not self.training:
             if labels is not None:
                 labels = self.shards.labels(labels)
-            return RowsTakingPart(matrix, labels, update, None)
+            return StepRows(matrix, labels, update, None)
         here = self.shards.shard_of(self.num_classes) if self.shards.divided else None
         drawn = self.negatives.draw(labels, self.num_classes, here)
         matrix, update = self.negatives.rows(matrix, drawn, update)
-        return RowsTakingPart(matrix, drawn.labels, update, drawn)
+        return StepRows(matrix, drawn.labels, update, drawn)
 
     def _similarity_limits(
-        self, embeddings: Tensor, rows: RowsTakingPart, gamma: float | None = None
+        self, embeddings: Tensor, rows: StepRows, gamma: float | None = None
     ) -> float | SimilarityLimits | None:
         """The limit of the similarities of negatives, one or of each sample (B,); ``gamma``: of pooled centres."""
         limit = self.drop_similar_negatives
@@ -177,7 +177,7 @@ class ClassMatrixLoss(MetricLoss):
         by_chance = chance_cosine(self.num_classes, self.embedding_size)
         return SimilarityLimits(self._own_similarity(embeddings, rows, gamma).clamp(min=by_chance))
 
-    def _own_similarity(self, embeddings: Tensor, rows: RowsTakingPart, gamma: float | None) -> Tensor:
+    def _own_similarity(self, embeddings: Tensor, rows: StepRows, gamma: float | None) -> Tensor:
         """Similarity of each sample with its class, or the nearest of them, (B,); ∞ where it has no class."""
         matrix, labels, update = rows.matrix, rows.labels, rows.update
         X, places = embeddings.to(compute_dtype(embeddings, matrix)), labels

@@ -54,8 +54,8 @@ class ClassFamilyLoss(ClassMatrixLoss):
         return losses * miner_weights(listed, len(losses), losses, anchors_only, self.shards)
 
     def _sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
-        """Sums over the classes that take part; the correction raises a drawn class's logit by log(its weight)."""
-        rows, bias, settings = self._rows_taking_part(labels), None, self._logit_settings()
+        """Sums over the classes of the step; the correction raises a drawn class's logit by log(its weight)."""
+        rows, bias, settings = self._step_rows(labels), None, self._logit_settings()
         if rows.drawn is not None and self.negative_correction:
             bias = rows.drawn.weights(compute_dtype(embeddings, rows.matrix)).log()
         sums = class_lse(
