@@ -40,7 +40,8 @@ class LabelCorrection(TypedBuffers):
     B×C×D; nothing waits for a GPU.
 
     ``proposals`` (N,) int64 has the class that each sample's last judgement proposed, −1 for its own label or without a
-    judgement; ``times`` (N,) int64, how often in a row.
+    judgement; ``times`` (N,) int64, how often in a row. Where ``grow_classes`` gives classes other numbers make a new
+    ``LabelCorrection``: proposals would be compared with those of other classes.
 
     Parameters
     ----------
