@@ -91,16 +91,7 @@ def pair_sweep(
     tiles = candidates is None and isinstance(problem, PairContrastProblem) and tiles_pay(problem.form, anchors)
     symmetric_lanes = symmetric and not tiles and native and whole_matrices_serve(anchors, dtype, operand)
     if problem.average and not symmetric:
-        assert isinstance(problem, PairHingeProblem)
-        plain = replace(problem, average=False)
-        sweep = partial(pair_sweep, anchors, candidates, plain, backend=backend, dtype=dtype, operand=operand)
-        # A sweep knows the numbers of terms above 0 at its end: gradients take a second one.
-        result = sweep(upstream=None)
-        terms = result.terms
-        if any(want):
-            assert upstream is not None
-            result = sweep(upstream=(upstream[0] / terms[0], upstream[1] / terms[1]), want=want)
-        return result.divided(terms)
+        return _averaged(anchors, candidates, problem, upstream, backend, dtype, operand, want)
     new = anchors.new_zeros
     result = PairResult(new(n, dtype=dtype), new(n, dtype=dtype))
     if problem.counts:
@@ -134,27 +125,66 @@ def pair_sweep(
             sweep_by_lanes(similarities, problem, sums, result.candidate_scale)
             result.danchors, result.dcandidates = similarities.gradients()
             return result
-        # The anchors' gradient joins the candidates' in the compute type: half precision is rounded once, at the end.
-        names = ("embeddings" if candidates is None else "candidates", "embeddings")
-        anchors = anchors.to(dtype)
-        by_lanes = native and rows_fit_lanes(others) and lanes_serve(anchors, operand, dtype)
-        by_lanes = by_lanes and not isinstance(problem, PairHingeProblem)
-        similarities = Similarities(
-            others, anchors, dtype, operand, backend, names=names, as_they_are=native and not by_lanes
-        )
-        result.candidate_scale = similarities.X_inverse_norm
-        # In the loop a batch with itself has one gradient, of its rows on either side.
-        as_candidates = candidates is None and want_anchors and not by_lanes
-        similarities.want_gradients(want_candidates, want_anchors and not as_candidates)
-        if by_lanes:
-            sweep_by_lanes(similarities, problem, sums)
-        else:
-            for chunk in similarities:
-                backend.pair_sums(chunk, problem, sums)
-                similarities.backward(chunk)
-                if as_candidates:
-                    _add_anchors(similarities, chunk)
-        result.dcandidates, result.danchors = similarities.gradients()
+        candidates = None if candidates is None else others
+        return _in_chunks(anchors, candidates, problem, sums, result, backend, operand, (want_anchors, want_candidates))
+
+
+def _averaged(
+    anchors: Tensor,
+    candidates: Tensor | None,
+    problem: PairProblem,
+    upstream: tuple[Tensor, Tensor] | None,
+    backend: PairBackend,
+    dtype: torch.dtype,
+    operand: torch.dtype,
+    want: tuple[bool, ...],
+) -> PairResult:
+    """Hinges as means of the terms above 0, whose number a sweep knows at its end: gradients take a second one."""
+    assert isinstance(problem, PairHingeProblem)
+    plain = replace(problem, average=False)
+    sweep = partial(pair_sweep, anchors, candidates, plain, backend=backend, dtype=dtype, operand=operand)
+    result = sweep(upstream=None)
+    terms = result.terms
+    if any(want):
+        assert upstream is not None
+        result = sweep(upstream=(upstream[0] / terms[0], upstream[1] / terms[1]), want=want)
+    return result.divided(terms)
+
+
+def _in_chunks(
+    anchors: Tensor,
+    candidates: Tensor | None,
+    problem: PairProblem,
+    sums: PairSums,
+    result: PairResult,
+    backend: PairBackend,
+    operand: torch.dtype,
+    want: tuple[bool, bool],
+) -> PairResult:
+    """Chunks of anchors against all candidates. Fills ``sums``, and adds to ``result`` what ``want`` says."""
+    others, dtype = anchors if candidates is None else candidates, sums.positive.dtype
+    native = isinstance(backend, NativePairs)
+    # The anchors' gradient joins the candidates' in the compute type: half precision is rounded once, at the end.
+    names = ("embeddings" if candidates is None else "candidates", "embeddings")
+    anchors = anchors.to(dtype)
+    by_lanes = native and rows_fit_lanes(others) and lanes_serve(anchors, operand, dtype)
+    by_lanes = by_lanes and not isinstance(problem, PairHingeProblem)
+    similarities = Similarities(
+        others, anchors, dtype, operand, backend, names=names, as_they_are=native and not by_lanes
+    )
+    result.candidate_scale = similarities.X_inverse_norm
+    # In the loop a batch with itself has one gradient, of its rows on either side.
+    as_candidates = candidates is None and want[0] and not by_lanes
+    similarities.want_gradients(want[1], want[0] and not as_candidates)
+    if by_lanes:
+        sweep_by_lanes(similarities, problem, sums)
+    else:
+        for chunk in similarities:
+            backend.pair_sums(chunk, problem, sums)
+            similarities.backward(chunk)
+            if as_candidates:
+                _add_anchors(similarities, chunk)
+    result.dcandidates, result.danchors = similarities.gradients()
     if candidates is None and result.dcandidates is not None:
         both = result.dcandidates if result.danchors is None else result.danchors.add_(result.dcandidates)
         result.danchors, result.dcandidates = both, None
