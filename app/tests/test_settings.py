@@ -15,8 +15,7 @@ from robustdml.methods import METHODS, Method
 from robustdml.methods.anchors import AnchorOptions, SmoothOptions
 from robustdml.methods.pairs import SuperLossOptions
 from robustdml.options import Options, OptionSet, option
-from robustdml.settings.file import read_settings, write_settings
-from robustdml.settings.given import Given, all_settings, complete_settings, make_config, merge
+from robustdml.settings import Given, all_settings, complete_settings, make_config, merge, read_settings, write_settings
 from robustdml.train import train
 from robustdml_ops.losses import ProxyAnchorLoss
 

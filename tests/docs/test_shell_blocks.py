@@ -18,7 +18,7 @@ import pytest
 
 from robustdml.cli import COMMANDS, main
 from robustdml.command_line import CommandParser
-from robustdml.settings.file import read_run_settings
+from robustdml.settings import read_run_settings
 from tests.docs.blocks import PAGES, ROOT, commands, inline_commands, read_blocks
 
 BLOCKS = [block for block in read_blocks() if block.language == "bash"]

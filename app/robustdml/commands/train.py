@@ -24,8 +24,7 @@ from robustdml.reports.run_report import figures_of, render_run, test_labels_not
 from robustdml.run.audited_labels import describe
 from robustdml.run.evidence import CAPTION, HEAD, rows_of
 from robustdml.run.preemption import EndSignals
-from robustdml.settings.file import CONFIG_FILE, RunSettings, SettingsFile, read_run_settings
-from robustdml.settings.given import all_settings
+from robustdml.settings import CONFIG_FILE, RunSettings, SettingsFile, all_settings, read_run_settings
 from robustdml.train import CHECKPOINT, TrainingResult, check_folder, train
 from robustdml.trained.model_file import MODEL_FILE
 from robustdml.world import World, joined_world

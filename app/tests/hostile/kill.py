@@ -36,7 +36,7 @@ from app.tests.hostile.outcomes import check_whole, outcome
 from app.tests.hostile.scenarios import SCENARIOS, Scenario
 from robustdml.cli import COMMANDS
 from robustdml.run.preemption import EX_TEMPFAIL, SIGNALS
-from robustdml.settings.file import SettingsFile
+from robustdml.settings import SettingsFile
 from tests.subprocesses import ROOT
 
 ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EXDEV)

@@ -32,7 +32,7 @@ from app.tests.hostile.kill import DAY, note_step, surroundings
 from robustdml.cli import main as robustdml
 from robustdml.data import RetrievalData
 from robustdml.plain_files import read_plain
-from robustdml.settings.file import SettingsFile
+from robustdml.settings import SettingsFile
 from tests.subprocesses import ROOT
 
 SAMPLES, CLASSES, BATCH = 6000, 100, 60
