@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from robustdml.command_line import CommandParser
-from robustdml.errors import UnknownNameError, UsageError, disk_error, in_one_line, is_want_of_memory
+from robustdml.errors import UnknownNameError, UsageError, disk_error, in_one_line, is_want_of_memory, reason_of
 from robustdml_ops import __version__
 
 # Module and help of each command; the experiments add theirs.
@@ -48,9 +48,8 @@ def main(argv: Sequence[str] | None = None, program: str = "robustdml") -> int:
     except (MemoryError, RuntimeError) as error:
         if not is_want_of_memory(error):
             raise
-        told = " ".join(str(error).split())[:300] or "while modules were loaded"
         way_out = "try smaller batches or images, fewer workers, or a machine that has more"
-        return _refuse(name, f"not enough memory ({told}); {way_out}")
+        return _refuse(name, f"not enough memory ({reason_of(error)}); {way_out}")
     except SystemExit as end:
         if not hasattr(end, "told"):
             raise

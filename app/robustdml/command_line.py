@@ -2,11 +2,12 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from robustdml.errors import UnknownNameError, did_you_mean, expanded
+from robustdml.errors import UnknownNameError, did_you_mean, expanded, few
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -56,6 +57,12 @@ def duration(text: str) -> float:
 def is_off(default: object) -> bool:
     """True for defaults that help does not show: None, False and the empty text, but not 0."""
     return default is None or default is False or default == ""
+
+
+def say_left_out(command: str, left_out: Sequence[str]) -> None:
+    """Name the first few of what was left out, with the reason."""
+    if left_out:
+        print(f"robustdml {command}: left out {len(left_out):,}: {few(left_out)}", file=sys.stderr)
 
 
 def _meant(option: str, known: Sequence[str]) -> str:

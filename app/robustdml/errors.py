@@ -3,10 +3,13 @@
 import errno
 import logging
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+
+# Names of what may be many that a message has.
+MAX_NAMED = 10
 
 
 class UsageError(ValueError):
@@ -30,6 +33,17 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def in_one_line(text: str) -> str:
     """Write out what a terminal would obey rather than show: names of files may hold anything."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def few(names: Sequence[str]) -> str:
+    """Name the first few of what may be many."""
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return "; ".join(map(in_one_line, names[:MAX_NAMED])) + more
+
+
+def reason_of(error: BaseException) -> str:
+    """The first words of an error, in one line; its type where it has none."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def expanded(path: str) -> Path:

@@ -5,25 +5,25 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
+from robustdml.arrays import Doubles, Ints, Labels, Mask, Singles
 from robustdml.config import UNTRAINED
 from robustdml.networks.models import embed_in_batches
 from robustdml.networks.preparation import Prepared
 from robustdml.progress import OnProgress
-from robustdml.retrieval import METRICS, Labels, Rows, retrieval_by_query, retrieval_metrics
+from robustdml.retrieval import METRICS, Vectors, retrieval_by_query, retrieval_metrics
 
 # What a run must not lose, and by how much it may fall before it is told: one point.
 JUDGED = ("precision_at_1", "mean_average_precision_at_r")
 
 
-def judged(embeddings: Rows, labels: Labels, among: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
+def judged(embeddings: Vectors, labels: Labels, among: Ints | None = None) -> Doubles:
     """Recall@1 and MAP@R of each sample, or of some, among all others, (N, 2); NaN for the rest and for one alone."""
     return retrieval_by_query(embeddings, labels, among=among)[:, [list(METRICS).index(name) for name in JUDGED]]
 
 
-def detection_auc(score: NDArray[np.float32], changed: NDArray[np.bool_]) -> float | None:
+def detection_auc(score: Singles, changed: Mask) -> float | None:
     """Area under the ROC curve of a clean score against the truth."""
     judged = ~np.isnan(score)
     if changed[judged].all() or not changed[judged].any():

@@ -5,16 +5,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from robustdml.arrays import Rows, Singles
 from robustdml.config import TrainingConfig
-from robustdml.data import Rows
 from robustdml.errors import UsageError
-from robustdml.methods.anchors import SmoothOptions
-from robustdml.methods.confident import SelfPacedOptions
-from robustdml.methods.pairs import MemoryContrastiveOptions
+from robustdml.methods.classes import SmoothOptions
+from robustdml.methods.pairs import MemoryContrastiveOptions, SelfPacedOptions
 from robustdml.networks.models import as_tensor
 from robustdml.networks.preparation import Prepared
 from robustdml.progress import OnProgress
@@ -70,7 +68,7 @@ class LossInput:
     def after_step(self, rows: Rows, embeddings: Tensor, keep: Tensor | None) -> None:
         """Do what comes after the optimiser's step."""
 
-    def scores(self) -> dict[str, NDArray[np.float32]]:
+    def scores(self) -> dict[str, Singles]:
         """Say what it holds of each training sample, after the last epoch."""
         return {}
 
@@ -118,7 +116,7 @@ class Confidences(LossInput):
         # As the loss takes them, without the (B, C) matrix.
         return {"confidences": self.module.factors(as_tensor(self._features[rows], self._training.device))}
 
-    def scores(self) -> dict[str, NDArray[np.float32]]:
+    def scores(self) -> dict[str, Singles]:
         given = self._train.labels
         confidences = np.empty(len(given), dtype=np.float32)
         for start in range(0, len(given), BLOCK):

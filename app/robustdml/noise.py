@@ -8,14 +8,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from robustdml.arrays import Labels, Mask
 from robustdml.data.dataset import RetrievalData, members_of_classes
 from robustdml.errors import UnknownNameError, UsageError
 
-Labels = NDArray[np.int64]
 # Labels with noise, and which of them are wrong.
-NoisyLabels = tuple[Labels, NDArray[np.bool_]]
+NoisyLabels = tuple[Labels, Mask]
 
 
 def symmetric(labels: Labels, rate: float, seed: int, num_classes: int) -> NoisyLabels:
@@ -31,7 +30,7 @@ def symmetric(labels: Labels, rate: float, seed: int, num_classes: int) -> Noisy
 
 # Noises by name. Each takes data with right labels, rate and seed.
 NOISES: dict[str, Callable[[RetrievalData, float, int], NoisyLabels]] = {
-    "symmetric": lambda data, rate, seed: symmetric(data.train.labels, rate, seed, data.train.num_classes),
+    "symmetric": lambda data, rate, seed: symmetric(data.train.labels, rate, seed, data.train.num_classes)
 }
 
 
@@ -66,9 +65,7 @@ def round_half_up(count: float) -> int:
     return int(np.floor(count + 0.5))
 
 
-def choose_of_each_class(
-    labels: Labels, rate: float, random: np.random.Generator, num_classes: int
-) -> NDArray[np.bool_]:
+def choose_of_each_class(labels: Labels, rate: float, random: np.random.Generator, num_classes: int) -> Mask:
     """Choose at random which samples get a wrong label: of n samples of a class exactly round(rate·n), halves up."""
     chosen = np.zeros(len(labels), dtype=bool)
     for members in members_of_classes(labels, num_classes):

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from robustdml.cache import NAMES, content_is_right, write_checked, write_text, write_whole
-from robustdml.errors import UsageError
+from robustdml.errors import UsageError, reason_of
 
 # An array that is as large as the first and unpacks to as many times its size as the second is no embedding: zeros
 # alone are packed so well.
@@ -49,7 +49,7 @@ def read_plain(path: Path, kind: str, checked: bool = False) -> Any:
     try:
         right = content_is_right(path)
     except OSError as error:
-        raise UsageError(f"{path}: not a readable {kind} ({_reason(error)})") from error
+        raise UsageError(f"{path}: not a readable {kind} ({reason_of(error)})") from error
     if right is False:
         raise DamagedError(f"{path}: a damaged {kind}, whose content does not match its checksum")
     if right is None and checked:
@@ -66,7 +66,7 @@ def read_plain(path: Path, kind: str, checked: bool = False) -> Any:
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # A damaged file makes `torch.load` raise nearly anything, an IndexError for one.
-        what = _reason(error)
+        what = reason_of(error)
         if isinstance(error, pickle.UnpicklingError):
             what = "it is no pickle of plain tensors, numbers and texts"
         if any(word in str(error).lower() for word in _COULD_RUN):  # PyTorch's own advice is to run it
@@ -79,7 +79,7 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not a readable {kind} ({_reason(error)})") from error
+        raise UsageError(f"{path}: not a readable {kind} ({reason_of(error)})") from error
     if not isinstance(content, dict):
         raise UsageError(f"{path}: not a readable {kind} (it holds a {type(content).__name__})")
     return content
@@ -120,9 +120,9 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
             if missing is None:
                 return {key: _member(archive, there[key]) for key in (*needed, *optional) if key in there}
     except MemoryError as error:
-        raise MemoryError(f"{path}: {_reason(error)}") from error
+        raise MemoryError(f"{path}: {reason_of(error)}") from error
     except Exception as error:  # As above: a damaged archive raises a struct.error, a zlib.error, a KeyError …
-        raise UsageError(f"{path}: not a readable .npz file of plain arrays ({_reason(error)})") from error
+        raise UsageError(f"{path}: not a readable .npz file of plain arrays ({reason_of(error)})") from error
     raise UsageError(f"{path}: no array {missing!r}; found {', '.join(sorted(there)) or 'nothing'}")
 
 
@@ -166,7 +166,3 @@ def _memory() -> int:
     names = ("SC_PHYS_PAGES", "SC_PAGE_SIZE")
     known = all(name in getattr(os, "sysconf_names", {}) for name in names)
     return math.prod(os.sysconf(name) for name in names) if known else 2**63
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -1,12 +1,13 @@
 """Retrieval metrics by the cosine: streamed, so that neither all similarities nor all neighbours are ever in memory."""
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from robustdml.arrays import Array, Doubles, Ints, Labels
 from robustdml.errors import UsageError
 from robustdml_ops.ops import nearest
 
@@ -24,11 +25,10 @@ RECALLS = (1, 2, 4, 8)
 _MOST_FOUND, _MOST_QUERIES = 2**23, 2**17
 DRAWS, INTERVAL = 1000, (2.5, 97.5)
 
-Rows = NDArray[np.generic] | Tensor
-Labels = NDArray[np.int64]
+Vectors: TypeAlias = Array | Tensor  # Embeddings or features, (N, D)
 
 
-def retrieval_metrics(embeddings: Rows, labels: Labels, device: torch.device | None = None) -> dict[str, float]:
+def retrieval_metrics(embeddings: Vectors, labels: Labels, device: torch.device | None = None) -> dict[str, float]:
     """Compute `METRICS` of (N, D) embeddings by cosine, over the samples that are not alone in their class."""
     if int(np.bincount(labels).max(initial=0)) < 2:
         raise UsageError("retrieval needs a test class with at least 2 samples")
@@ -37,13 +37,13 @@ def retrieval_metrics(embeddings: Rows, labels: Labels, device: torch.device | N
 
 
 def retrieval_by_query(
-    queries: Rows,
+    queries: Vectors,
     labels: Labels,
-    gallery: tuple[Rows, Labels] | None = None,
+    gallery: tuple[Vectors, Labels] | None = None,
     device: torch.device | None = None,
     on_progress: Callable[[str, int, int], None] = lambda *_: None,
-    among: NDArray[np.int64] | None = None,
-) -> NDArray[np.float64]:
+    among: Ints | None = None,
+) -> Doubles:
     """Compute `METRICS` of each query, (N, 6), in a gallery of embeddings and labels; NaN where it has none of a class.
 
     Without a gallery each query, or each of those numbered `among` them, searches all other queries.
@@ -91,7 +91,7 @@ def _metrics(right: Tensor, relevant: Tensor) -> Tensor:
     return torch.cat([*recalls, counted.sum(1, keepdim=True) / relevant, precisions.sum(1, keepdim=True) / relevant], 1)
 
 
-def intervals_over_classes(values: NDArray[np.float64], labels: Labels) -> list[tuple[float, float]]:
+def intervals_over_classes(values: Doubles, labels: Labels) -> list[tuple[float, float]]:
     """95 % intervals of the means of columns (N, K): a bootstrap over the classes of the samples; NaN is no sample."""
     rows = ~np.isnan(values).any(axis=1)
     classes, numbers = np.unique(labels[rows], return_inverse=True)
@@ -99,7 +99,7 @@ def intervals_over_classes(values: NDArray[np.float64], labels: Labels) -> list[
     return intervals_of_ratios(sums, np.bincount(numbers).astype(np.float64)) if len(classes) else []
 
 
-def intervals_of_ratios(sums: NDArray[np.float64], counts: NDArray[np.float64]) -> list[tuple[float, float]]:
+def intervals_of_ratios(sums: Doubles, counts: Doubles) -> list[tuple[float, float]]:
     """95 % intervals of Σ sums / Σ counts, where classes are drawn anew: sums (K, C), counts (C,)."""
     random, size = np.random.default_rng(0), len(counts)
     drawn = (np.bincount(random.integers(0, size, size), minlength=size) for _ in range(DRAWS))
@@ -107,7 +107,7 @@ def intervals_of_ratios(sums: NDArray[np.float64], counts: NDArray[np.float64]) 
     return [(float(low), float(high)) for low, high in np.percentile(ratios, INTERVAL, axis=0).T]
 
 
-def _tensor(array: Rows, device: torch.device | None) -> Tensor:
+def _tensor(array: Vectors, device: torch.device | None) -> Tensor:
     if isinstance(array, Tensor):
         return array.to(device)
     # PyTorch warns of a tensor over an array that is mapped for reading alone.

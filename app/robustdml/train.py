@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from robustdml.arrays import Ints, Labels, Mask, Singles
 from robustdml.cache import check_writable, write_text
 from robustdml.config import RANDOM, TrainingConfig
 from robustdml.data import RetrievalData
-from robustdml.errors import UsageError
+from robustdml.errors import UsageError, reason_of
 from robustdml.evaluation import below_untouched, still_rising, untouched_metrics
 from robustdml.locks import LOCK, sole_use
 from robustdml.networks.models import Embedder
@@ -32,8 +32,7 @@ from robustdml.run.preemption import EndSignals, Pauses
 from robustdml.run.run import Run
 from robustdml.run.sample_log import clean_auc
 from robustdml.run.trials import prepare_run
-from robustdml.trained.embedder import TrainedEmbedder
-from robustdml.trained.model_file import IDENTITY, LINEAR, MODEL_FILE, ModelCard
+from robustdml.trained.embedder import IDENTITY, LINEAR, MODEL_FILE, ModelCard, TrainedEmbedder
 from robustdml.world import ALONE, World
 from robustdml_ops.ops import nearest
 
@@ -54,15 +53,15 @@ class TrainingResult:
     history: list[dict[str, float]]
     embedder: Embedder  # The trained network in eval mode; takes features where the backbone was frozen
     model: TrainedEmbedder  # The same with backbone and preprocessing; embeddings of length 1
-    changed: NDArray[np.bool_]  # Which training labels are wrong, (N,)
+    changed: Mask  # Which training labels are wrong, (N,)
     # Scores of each training label in the last epoch, (N,) by name, NaN where there is none: `confidence` of Smooth
     # Proxy-Anchor; `log_p_clean` or `label_quality`, and `kept`, of a filter; `sigma`, `detector_loss` and
     # `above_threshold` of ProcSim; `weight` of BSPML.
-    scores: dict[str, NDArray[np.float32]]
+    scores: dict[str, Singles]
     # Settings, sizes of the test split, final metrics, and the AUC of each score against the true labels; `untouched`,
     # the metrics before training; `below_untouched`, a warning if the run ended below them; and `still_rising`.
     summary: dict[str, Any]
-    retrieved: NDArray[np.int64]  # Some test samples, each with those most similar to it, (n, 1 + k)
+    retrieved: Ints  # Some test samples, each with those most similar to it, (n, 1 + k)
     left_out: tuple[str, ...]  # What was left out of the data, with the reason
 
 
@@ -264,8 +263,7 @@ def _restore(path: Path, content: dict[str, Any], run: Run) -> None:
     try:
         run.load_state(content["state"])
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise UsageError(f"{path}: not the state of this run ({type(error).__name__}: {reason})") from error
+        raise UsageError(f"{path}: not the state of this run ({type(error).__name__}: {reason_of(error)})") from error
 
 
 def _write_history(out: Path, run: Run) -> None:
@@ -307,7 +305,7 @@ def _result(run: Run, untouched: dict[str, float], out: Path | None) -> Training
     return TrainingResult(config, run.history, embedder, model, run.changed, scores, summary, found, left_out)
 
 
-def _retrieve(embeddings: NDArray[np.float32], labels: NDArray[np.int64], device: torch.device) -> NDArray[np.int64]:
+def _retrieve(embeddings: Singles, labels: Labels, device: torch.device) -> Ints:
     rows = torch.from_numpy(embeddings).to(device)
     some = torch.arange(0, len(rows), max(len(rows) // EXAMPLES, 1), device=device)[:EXAMPLES]
     # Each finds itself first, or a copy of it.

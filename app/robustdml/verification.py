@@ -5,12 +5,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from robustdml.arrays import Doubles, Ints, Labels
 from robustdml.data.dataset import members_of_classes
 from robustdml.networks.models import unit_length
-from robustdml.retrieval import Labels, intervals_of_ratios
+from robustdml.retrieval import intervals_of_ratios
 
 # Embeddings, (N, D), and their labels, (N,).
 Labelled: TypeAlias = tuple[Tensor, Labels]
@@ -30,9 +30,9 @@ class Verification:
     genuine: int  # Pairs of one class
     impostor: int  # Pairs of two classes
     # By descending threshold, (BINS + 1,): the rates of pairs of two classes and of one that are at least as similar.
-    thresholds: NDArray[np.float64]
-    far: NDArray[np.float64]
-    tar: NDArray[np.float64]
+    thresholds: Doubles
+    far: Doubles
+    tar: Doubles
     at: list[dict[str, float]]  # For each false accept rate: far, tar, its interval over classes, threshold
     best: dict[str, float]  # Where TAR − FAR is largest: threshold, tar, far
 
@@ -75,7 +75,7 @@ def _bins(similarities: Tensor) -> Tensor:
     return ((similarities + 1) * (BINS / 2)).long().clamp_(0, BINS - 1)
 
 
-def _impostors(one: Labelled, other: Labelled, random: np.random.Generator) -> NDArray[np.int64]:
+def _impostors(one: Labelled, other: Labelled, random: np.random.Generator) -> Ints:
     """Histogram of pairs of two classes."""
     (queries, labels), (gallery, there) = one, other
     histogram = torch.zeros(BINS, dtype=torch.int64, device=queries.device)
@@ -89,8 +89,8 @@ def _impostors(one: Labelled, other: Labelled, random: np.random.Generator) -> N
 
 
 def _genuine(
-    one: Labelled, other: Labelled, lowest: NDArray[np.int64], random: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    one: Labelled, other: Labelled, lowest: Ints, random: np.random.Generator
+) -> tuple[Ints, Doubles, Doubles]:
     """Histogram of pairs of one class; by class how many are in the bins from each on, (F, C), and in all, (C,)."""
     (queries, labels), (gallery, there), own = one, other, other is one
     histogram = torch.zeros(BINS, dtype=torch.int64, device=queries.device)
@@ -110,5 +110,5 @@ def _genuine(
     return histogram.cpu().numpy(), accepted, pairs
 
 
-def _some(count: int, most: int, random: np.random.Generator) -> NDArray[np.int64]:
+def _some(count: int, most: int, random: np.random.Generator) -> Ints:
     return np.arange(count) if count <= most else np.sort(random.choice(count, most, replace=False))

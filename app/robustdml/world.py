@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from robustdml.data import Rows
+from robustdml.arrays import Rows
 from robustdml.errors import UsageError
 
 Module = TypeVar("Module", bound=nn.Module)

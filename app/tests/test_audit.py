@@ -11,10 +11,9 @@ from app.tests.conftest import csv_rows, finding, refused, run_command, save_pho
 from robustdml import load_embedder
 from robustdml.audit.classes import doubt_classes
 from robustdml.audit_report import learning
-from robustdml.audit_report.copies import find_copies
 from robustdml.audit_report.decisions import Decisions, clean_labels, read_decisions
 from robustdml.audit_report.findings import Finding, read_findings
-from robustdml.audit_report.questions import Question, Section
+from robustdml.audit_report.questions import Question, Section, find_copies
 from robustdml.errors import UsageError
 
 HOSTILE = '<img src=x onerror=alert(1)>"&'

@@ -12,8 +12,8 @@ from sklearn.utils.estimator_checks import check_estimator
 from robustdml.audit import LabelAuditor, experts, explanations, rounds, trials
 from robustdml.audit.auditor import NO_CLASS, NOT_SURE, wrong_share
 from robustdml.audit.class_model import ClassModel, Moments
+from robustdml.audit.explanations import anchored
 from robustdml.audit.features import duplicate_groups, principal_rows
-from robustdml.audit.label_noise import anchored
 from tests.nightly import nightly_but
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from robustdml.audit import LabelAuditor
-from robustdml.audit import candidates as asked
+from robustdml.audit import experts as asked
 from robustdml.audit.class_model import ClassModel, Moments
 from robustdml.filters.label_quality import label_quality
 

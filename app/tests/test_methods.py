@@ -11,10 +11,8 @@ from robustdml.config import TrainingConfig
 from robustdml.filters.label_quality import label_quality
 from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
-from robustdml.methods.anchors import NegativeOptions
-from robustdml.methods.confident import ProcSimOptions, SelfPacedOptions
-from robustdml.methods.pairs import ContrastiveOptions
-from robustdml.methods.softmax import SoftmaxOptions
+from robustdml.methods.classes import NegativeOptions, SoftmaxOptions
+from robustdml.methods.pairs import ContrastiveOptions, ProcSimOptions, SelfPacedOptions
 from robustdml.noise import with_wrong_labels
 from robustdml.options import OptionSet
 from robustdml.progress import silent

@@ -150,7 +150,9 @@ MISTAKES = [
     # A trained model
     ("evaluate run --data loose", "has no labels.*; give a folder of class folders"),
     ("evaluate run --data whole --gallery others", "nothing to find; retrieval needs a class of whole in it"),
-    ("search run whole --in nowhere", "nowhere: no such file or folder"),
+    ("search run whole --in nowhere", "data 'nowhere': no such file or folder; expected a folder"),
+    ("search run whole --in whoel", "did you mean whole?"),
+    ("audit whoel --out out", "did you mean whole?"),
     ("search run whole", "the following arguments are required: --in"),
     ("search page.pt whole --in whole", "it does not begin as files of PyTorch do"),
     ("embed nowhere whole -o out.npz", "nowhere: no such file or folder"),

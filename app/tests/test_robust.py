@@ -16,8 +16,8 @@ from robustdml.noise import with_wrong_labels
 from robustdml.progress import silent
 from robustdml.run import trials
 from robustdml.run.evidence import Tally, rows_of
-from robustdml.run.left_out import leave_out_by_group
 from robustdml.run.run import Run
+from robustdml.run.trials import leave_out_by_group
 from robustdml.train import _start_of, train
 
 

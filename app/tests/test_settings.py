@@ -12,7 +12,7 @@ from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.filters.options import FILTERS, FilterOptions
 from robustdml.methods import METHODS, Method
-from robustdml.methods.anchors import AnchorOptions, SmoothOptions
+from robustdml.methods.classes import AnchorOptions, SmoothOptions
 from robustdml.methods.pairs import SuperLossOptions
 from robustdml.options import Options, OptionSet, option
 from robustdml.settings import Given, all_settings, complete_settings, make_config, merge, read_settings, write_settings

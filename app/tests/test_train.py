@@ -17,7 +17,7 @@ from robustdml.data.samplers import LEAST_STEPS, ClassBalancedSampler, RandomSam
 from robustdml.errors import UsageError
 from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
-from robustdml.methods.anchors import AnchorOptions, SmoothOptions
+from robustdml.methods.classes import AnchorOptions, SmoothOptions
 from robustdml.options import OptionSet
 from robustdml.progress import Recorder, silent
 from robustdml.run.preemption import EndSignals

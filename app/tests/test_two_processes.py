@@ -16,7 +16,7 @@ from app.tests.test_robust import in_pairs, mixture
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.filters.options import FilterOptions
-from robustdml.methods.anchors import AdaptiveOptions
+from robustdml.methods.classes import AdaptiveOptions
 from robustdml.methods.pairs import MemoryContrastiveOptions
 from robustdml.noise import with_wrong_labels
 from robustdml.options import OptionSet

@@ -24,7 +24,7 @@ from robustdml.reports.run_report import render_run
 from robustdml.retrieval import METRICS, retrieval_metrics
 from robustdml.run import trials
 from robustdml.train import train
-from robustdml.trained.model_file import read_model
+from robustdml.trained.embedder import read_model
 
 FAST = TrainingConfig(method="proxy-anchor", epochs=1, batch_size=32, embedding_size=8)
 

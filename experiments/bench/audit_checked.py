@@ -21,8 +21,7 @@ from experiments.bench.audit import NOISES, calibration_error, noisy
 from experiments.bench.audit_sets import CHOOSING, REPORT, SETS, load_set
 from experiments.bench.outcomes import resumed
 from robustdml.audit.auditor import wrong_share
-from robustdml.audit.checked import with_checked
-from robustdml.audit.rounds import judge
+from robustdml.audit.rounds import judge, with_checked
 
 NUMBERS = (0, 20, 50, 100)
 FIRST, SPREAD = "the first suspects", "spread over the suspects"

@@ -18,8 +18,8 @@ import numpy as np
 from PIL import Image
 
 from robustdml.audit.classes import doubt_classes
-from robustdml.audit_report.copies import find_copies
 from robustdml.audit_report.learning import learn_embeddings
+from robustdml.audit_report.questions import find_copies
 from robustdml.audit_report.samples import AuditSamples
 from robustdml.config import TrainingConfig
 from robustdml.data import Split, load_data

@@ -19,7 +19,7 @@ from robustdml.cache import write_text
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, load_data
 from robustdml.methods import METHODS
-from robustdml.methods.anchors import NegativeOptions
+from robustdml.methods.classes import NegativeOptions
 from robustdml.networks.preparation import prepare
 from robustdml.options import OptionSet
 from robustdml.retrieval import retrieval_metrics

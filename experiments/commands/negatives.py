@@ -15,8 +15,7 @@ from robustdml.command_line import path
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, load_data
 from robustdml.methods import METHODS
-from robustdml.methods.anchors import NegativeOptions
-from robustdml.methods.softmax import SoftmaxOptions
+from robustdml.methods.classes import NegativeOptions, SoftmaxOptions
 from robustdml.noise import with_wrong_labels
 from robustdml.options import OptionSet
 from robustdml.plain_files import read_json

@@ -6,7 +6,7 @@ from typing import Any
 from experiments.comparison.entries import ENTRIES, Entry, from_whitened
 from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
-from robustdml.methods.anchors import AdaptiveOptions, AnchorOptions, SmoothOptions
+from robustdml.methods.classes import AdaptiveOptions, AnchorOptions, SmoothOptions
 from robustdml.options import OptionSet
 
 # Names of the rows of each group; the default setting has the name of its method.

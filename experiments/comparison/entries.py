@@ -6,7 +6,7 @@ from typing import Any
 from experiments.comparison import neighbour_filter, subgroup_pairs  # noqa: F401  each adds a method
 from robustdml.config import WHITENED, TrainingConfig
 from robustdml.filters.options import NO_FILTER, FilterOptions
-from robustdml.methods.confident import ProcSimOptions, SelfPacedOptions
+from robustdml.methods.pairs import ProcSimOptions, SelfPacedOptions
 from robustdml.options import Options, OptionSet
 
 

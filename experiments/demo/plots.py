@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from experiments.demo.timing import FLOOR, OURS, Timing
 from robustdml.methods import METHODS
-from robustdml.methods.anchors import AnchorOptions
+from robustdml.methods.classes import AnchorOptions
 from robustdml.reports.run_plots import GREY, RIGHT, WRONG, draw_axes, encode
 from robustdml.train import TrainingResult
 

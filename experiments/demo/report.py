@@ -11,7 +11,7 @@ from experiments.demo.timing import FLOOR, OURS, Shape, Timing
 from experiments.summary import mean_and_error
 from robustdml.evaluation import JUDGED, TITLE, below_untouched
 from robustdml.methods import METHODS
-from robustdml.methods.anchors import AnchorOptions, SmoothOptions
+from robustdml.methods.classes import AnchorOptions, SmoothOptions
 from robustdml.reports.html import figure, page, table
 from robustdml.reports.run_report import EXPLAINED
 from robustdml.train import TrainingResult

@@ -1,7 +1,7 @@
 """Checks of the arguments of a noise."""
 
+from robustdml.arrays import Labels
 from robustdml.errors import UsageError
-from robustdml.noise import Labels
 
 
 def check_labels(labels: Labels, rate: float, num_classes: int) -> None:

@@ -6,9 +6,10 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import normalize
 
 from experiments.noise.checks import check_labels
+from robustdml.arrays import Labels
 from robustdml.data.dataset import members_of_classes
 from robustdml.errors import UsageError
-from robustdml.noise import Labels, NoisyLabels, round_half_up
+from robustdml.noise import NoisyLabels, round_half_up
 from robustdml_ops.ops import nearest
 
 # Fractions of the wrong labels of a class that go to its nearest classes, the nearest first; fewer if there are fewer

@@ -3,7 +3,8 @@
 import numpy as np
 
 from experiments.noise.checks import check_labels
-from robustdml.noise import Labels, NoisyLabels, choose_of_each_class
+from robustdml.arrays import Labels
+from robustdml.noise import NoisyLabels, choose_of_each_class
 
 
 def long_tailed(labels: Labels, rate: float, seed: int, num_classes: int) -> NoisyLabels:

@@ -4,7 +4,8 @@ import numpy as np
 
 from experiments.noise.checks import check_labels
 from experiments.taxonomy import ClassTree
-from robustdml.noise import Labels, NoisyLabels, choose_of_each_class
+from robustdml.arrays import Labels
+from robustdml.noise import NoisyLabels, choose_of_each_class
 
 
 def semantic(labels: Labels, rate: float, seed: int, tree: ClassTree) -> NoisyLabels:

@@ -26,7 +26,7 @@ from experiments.comparison.tables import claim_rows, rows, rows_beside, section
 from experiments.summary import Estimate, compare, estimate
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
-from robustdml.methods.anchors import AnchorOptions
+from robustdml.methods.classes import AnchorOptions
 from robustdml.networks.backbones.choice import load_origin
 from robustdml.noise import parse_noise
 from robustdml.options import OptionSet

@@ -9,9 +9,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from robustdml.audit.checked import with_checked
+from robustdml.arrays import Doubles, Floats, Labels
 from robustdml.audit.features import ALIKE, duplicate_groups
-from robustdml.audit.rounds import judge
+from robustdml.audit.rounds import judge, with_checked
 from robustdml.errors import UsageError, quiet
 
 RIGHT, WRONG, NOT_SURE, NO_CLASS = "right", "wrong", "not sure", "belongs to no class"
@@ -27,13 +27,7 @@ _Z = 1.959964
 _OVERLAP_ERROR = 0.08
 
 
-def wrong_share(
-    wrong: NDArray[np.floating],
-    explained: NDArray[np.floating],
-    overlap: NDArray[np.floating],
-    labels: NDArray[np.int64],
-    num_classes: int,
-) -> NDArray[np.float64]:
+def wrong_share(wrong: Floats, explained: Floats, overlap: Floats, labels: Labels, num_classes: int) -> Doubles:
     """Rate of wrong labels of each class with its 95 % interval, (C, 3).
 
     It covers the intervals of all explanations (E, N). Where classes overlap (N,), right samples far in another class
@@ -50,7 +44,7 @@ def wrong_share(
     return np.stack([share, low, high], 1)
 
 
-def _interval(wrong: NDArray[np.floating], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
+def _interval(wrong: Floats, labels: Labels, num_classes: int) -> Doubles:
     """Wilson's 95 % interval of each class, (C, 2); its variance has Σ p(1 − p) added."""
     counts = np.bincount(labels, minlength=num_classes).astype(np.float64)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -62,7 +56,7 @@ def _interval(wrong: NDArray[np.floating], labels: NDArray[np.int64], num_classe
     return np.stack([np.maximum(middle - half, 0), np.minimum(middle + half, 1)], 1)
 
 
-def _known(checked: ArrayLike | None, count: int) -> NDArray[np.float64]:
+def _known(checked: ArrayLike | None, count: int) -> Doubles:
     """Checked labels, (N,): 1, 0, or NaN."""
     try:
         given = np.full(count, np.nan) if checked is None else np.asarray(checked, np.float64)
@@ -184,7 +178,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         return self
 
     @torch.no_grad()
-    def _judge(self, features: NDArray[Any], labels: NDArray[np.int64], checked: NDArray[np.float64]) -> None:
+    def _judge(self, features: NDArray[Any], labels: Labels, checked: Doubles) -> None:
         num_classes = len(self.classes_)
         judged = judge(features, torch.from_numpy(labels), num_classes, self.features_learnt)
         judged = with_checked(judged, torch.from_numpy(checked))

@@ -9,10 +9,17 @@ sum s the mean has the posterior N(s / (n + 1/ψ), 1 / (n + 1/ψ)), so a further
 A sample that counts for a class with weight r is left out by n − r and s − r z. A class of few samples is vague by
 itself, and one of none is the class that nobody has named.
 
+Classes are compared by these densities. Whether a sample is of any class depends on Student's t with ν degrees of
+freedom: the tails of a normal density are too light, and right samples far out in their class would be of none. Of n
+independent dimensions with the scaled squared distance d²
+
+    log p = peak − (ν + n)/2 log(1 + d²/ν),      which for ν → ∞ is the normal density, peak − d²/2.
+
 Source: Ioffe, *Probabilistic Linear Discriminant Analysis*, ECCV 2006; the weights are those of the rounds in
 `robustdml.audit.rounds`.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,6 +32,10 @@ from robustdml.audit.features import blocks
 SHRINKAGE = 0.05
 # Directions in which the classes differ by less than this, in units of W, say nothing.
 LEAST_BETWEEN = 0.02
+# Share of samples that are of no class, as far as nothing else is known.
+UNNAMED = 0.002
+# ν, of the tails of a class: chosen on validation letters.
+FREEDOM = 8.0
 
 
 @dataclass(frozen=True)
@@ -113,11 +124,12 @@ class ClassModel:
             densities.append(-0.5 * (variance.log().sum(1) + distance))
         return torch.stack(densities, 1), torch.stack(distances, 1)
 
-    def unnamed(self, Z: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-density and squared distance of a class that nobody has named."""
-        variance = 1 + self.between
-        distance = (Z.square() / variance).sum(1)
-        return -0.5 * (variance.log().sum() + distance), distance
+    def no_class(self, Z: Tensor, density: Tensor, distance: Tensor, prior: Tensor, sharpness: float) -> Tensor:
+        """Log-probability that a row (B, D) is of no class, relative to the likeliest of some classes (B, K)."""
+        variance = 1 + self.between  # of a class that nobody has named
+        unnamed = (Z.square() / variance).sum(1)
+        none = _heavy_tailed(-0.5 * (variance.log().sum() + unnamed), unnamed, sharpness, Z.shape[1])
+        return none + math.log(UNNAMED) - (_heavy_tailed(density, distance, sharpness, Z.shape[1]) + prior).amax(1)
 
     def _posterior(self, counts: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of a further sample of classes (n, 1) with these sums (n, D)."""
@@ -135,3 +147,16 @@ def _discriminants(within: Tensor, between: Tensor) -> tuple[Tensor, Tensor]:
     kept[-1] = True
     transform = torch.linalg.solve_triangular(lower.T, turn[:, kept], upper=True)
     return transform, spread[kept].clamp(min=LEAST_BETWEEN)
+
+
+def _heavy_tailed(density: Tensor, distance: Tensor, sharpness: float, width: int) -> Tensor:
+    """Log-density of Student's t at a squared distance, where the normal one of D dimensions is `density`."""
+    peak = density + distance / 2
+    return sharpness * peak - (FREEDOM + sharpness * width) / 2 * torch.log1p(sharpness / FREEDOM * distance)
+
+
+def independent_share(distances: Tensor, width: int) -> float:
+    """Share of D dimensions that are independent, by squared distances of samples from their nearest class, (n,)."""
+    # By quantiles: samples of no class are far away.
+    low, high = distances.clamp(min=1e-12).log().quantile(torch.tensor([0.16, 0.84])).tolist()
+    return float(2 / max((high - low) / 2, 1e-3) ** 2 / width)

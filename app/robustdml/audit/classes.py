@@ -17,12 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from robustdml.arrays import Array, Ints, Labels, Rows
 from robustdml.audit.experts import FOLDS, regress
-from robustdml.data import Rows
 from robustdml.data.dataset import members_of_classes
 from robustdml.networks.models import unit_rows
 from robustdml_ops.ops import nearest
@@ -54,13 +53,11 @@ class ClassDoubts:
 
     one: list[tuple[int, int, float]]  # Two classes, and how much they mix
     two: list[tuple[int, float]]  # A class, and how much its halves mix
-    halves: NDArray[np.int64]  # Half of each sample in a class of `two`, 1 or 2, int64, (N,); 0 elsewhere
+    halves: Ints  # Half of each sample in a class of `two`, 1 or 2, int64, (N,); 0 elsewhere
 
 
 @torch.no_grad()
-def doubt_classes(
-    features: NDArray[np.generic], labels: NDArray[np.int64], num_classes: int, untouched: NDArray[np.generic]
-) -> ClassDoubts:
+def doubt_classes(features: Array, labels: Labels, num_classes: int, untouched: Array) -> ClassDoubts:
     """Find the classes in doubt by features (N, F), labels (N,), and features that know no label, (N, G)."""
     X, members = unit_rows(features), members_of_classes(labels, num_classes)
     pairs = sorted((pair for pair in _mixing(X, labels, num_classes) if pair[2] >= ONE), key=lambda pair: -pair[2])
@@ -76,7 +73,7 @@ def doubt_classes(
     return ClassDoubts(one, sorted(two, key=lambda pair: pair[1]), halves)
 
 
-def _mixing(X: Tensor, labels: NDArray[np.int64], num_classes: int) -> list[tuple[int, int, float]]:
+def _mixing(X: Tensor, labels: Labels, num_classes: int) -> list[tuple[int, int, float]]:
     """Pairs of classes that have neighbours in each other, and how much they mix."""
     asking = np.linspace(0, len(X) - 1, min(len(X), max(MOST_COSINES // len(X), 1))).astype(np.int64)
     found = nearest(X[asking], X, min(NEIGHBOURS + 1, len(X))).indices.numpy()
@@ -104,7 +101,7 @@ def _mixing(X: Tensor, labels: NDArray[np.int64], num_classes: int) -> list[tupl
     return out
 
 
-def _told_apart(features: NDArray[np.generic], first: Rows, second: Rows) -> bool:
+def _told_apart(features: Array, first: Rows, second: Rows) -> bool:
     """Whether a logistic regression, each sample left out of its training, tells two classes apart."""
     some = [rows[:: -(-len(rows) // MOST_SEEN)] for rows in (first, second)]
     X = unit_rows(features, np.concatenate(some))

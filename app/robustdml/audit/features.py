@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from robustdml.arrays import Array, Ints
 from robustdml.networks.models import unit_rows
 
 # Dimensions beyond these say little about classes, and cost a product each.
@@ -31,13 +31,13 @@ def block_of(num_classes: int) -> int:
     return max(min(BLOCK, _MOST_SIMILARITIES // num_classes), 1)
 
 
-def principal_rows(features: NDArray[np.generic], scaled: bool = False) -> Tensor:
+def principal_rows(features: Array, scaled: bool = False) -> Tensor:
     """Bring features into the form that classes are told apart in: rows of length 1, or columns of variance 1."""
     count, width = features.shape
     chosen = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(np.int64))
     centre, spread = torch.zeros(width), torch.ones(width)
 
-    def read(rows: slice | NDArray[np.int64]) -> Tensor:
+    def read(rows: slice | Ints) -> Tensor:
         if not scaled:
             return unit_rows(features, rows)
         found = torch.from_numpy(np.array(features[rows], dtype=np.float64))
@@ -80,9 +80,7 @@ ALIKE = 0.9995
 _WINDOW = 4096
 
 
-def duplicate_groups(
-    features: NDArray[np.generic], *classes: NDArray[np.int64], alike: float = ALIKE
-) -> NDArray[np.int64]:
+def duplicate_groups(features: Array, *classes: Ints, alike: float = ALIKE) -> Ints:
     """Number the groups of near duplicates, of samples that share a class by any of the assignments, (N,) each."""
     leader, every = np.arange(len(features)), np.concatenate(classes)
     order = np.argsort(every, kind="stable")
@@ -99,7 +97,7 @@ def duplicate_groups(
     return numbers[group]
 
 
-def _windows(features: NDArray[np.generic], members: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+def _windows(features: Array, members: Ints) -> list[Ints]:
     """The members of a class, or overlapping stretches of them along their longest axis."""
     if len(members) <= _WINDOW:
         return [members]
@@ -110,7 +108,7 @@ def _windows(features: NDArray[np.generic], members: NDArray[np.int64]) -> list[
     return [np.sort(along[start : start + _WINDOW]) for start in range(0, len(along), _WINDOW // 2)]
 
 
-def _join(features: NDArray[np.generic], rows: NDArray[np.int64], leader: NDArray[np.int64], alike: float) -> None:
+def _join(features: Array, rows: Ints, leader: Ints, alike: float) -> None:
     """Let each row follow the first row that is like it."""
     if len(rows) < 2:
         return

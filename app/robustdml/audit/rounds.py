@@ -6,17 +6,15 @@ normal densities alone judge, in their last round: near a sample of a wrong labe
 network drew there. Nor do labels drawn at random tell how those look that the network has seen.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from robustdml.arrays import Array
 from robustdml.audit.experts import Experts
-from robustdml.audit.explanations import explanations
+from robustdml.audit.explanations import anchored, explanations
 from robustdml.audit.features import principal_rows
-from robustdml.audit.label_noise import anchored
 from robustdml.audit.trials import believable
 
 # All rounds, and those of them that judge. Densities alone take longer to settle.
@@ -24,6 +22,8 @@ ROUNDS, ROUNDS_LEARNT = (4, 2), (10, 1)
 # Exponent of the likelihood of a label, by which the forms are weighed: chosen on the choosing sets of
 # experiments/bench/audit_sets.py and on drawn ones.
 LIKELIHOOD = 10.0
+# The shift by checked labels lies between ±WIDEST, and is found by so many halvings; least probability of a logit.
+WIDEST, HALVINGS, LEAST = 50.0, 50, 1e-6
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class _Round:
     overlap: Tensor
 
 
-def judge(features: NDArray[np.generic], labels: Tensor, num_classes: int, learnt: bool = False) -> Judgement:
+def judge(features: Array, labels: Tensor, num_classes: int, learnt: bool = False) -> Judgement:
     """Judge every label by features (N, F)."""
     unit = principal_rows(features)
     if learnt:
@@ -100,3 +100,44 @@ def _together(rounds: list[_Round]) -> Judgement:
         qualities=torch.cat([one.qualities for one in rounds]),
         overlap=torch.stack([one.overlap for one in rounds], 1) @ weights,
     )
+
+
+def with_checked(judged: Judgement, checked: Tensor) -> Judgement:
+    """Judge with knowledge of some labels: ``checked`` (N,) float64, 1 for right ones, 0 for wrong ones, else NaN.
+
+    Features tell least about the number of wrong labels, because overlapping classes look like wrong labels. So one
+    number is learnt, the shift b of all log-odds that a label is right, at its highest posterior density under a normal
+    prior:
+
+        b = argmax Σ_checked log σ(±(logit q_i + b)) − b²/2
+
+    The labels may be chosen by q, as suspects are: the shift holds for labels of any q.
+    """
+    known = ~checked.isnan()
+    if not known.any():
+        return judged
+    truth = checked[known]
+    right = _shifted(judged.right, known, truth)
+    qualities = torch.stack([_shifted(one, known, truth) for one in judged.qualities])  # each explanation by itself
+    # The other classes gain what the label loses, in proportion.
+    others = ((1 - right) / (1 - judged.right.double()).clamp(min=LEAST)).to(judged.no_class.dtype)
+    return replace(
+        judged,
+        right=right.to(judged.right.dtype),
+        proposed_right=(judged.proposed_right * others).clamp(max=1),
+        no_class=(judged.no_class * others).clamp(max=1),
+        qualities=qualities.to(judged.qualities.dtype),
+    )
+
+
+def _shifted(right: Tensor, known: Tensor, truth: Tensor) -> Tensor:
+    """Probabilities (N,) with the shift that checked labels ask for; of these the truth."""
+    z = torch.logit(right.double(), LEAST)
+    low, high = -WIDEST, WIDEST
+    for _ in range(HALVINGS):  # the slope falls with b
+        shift = (low + high) / 2
+        slope = float((truth - torch.sigmoid(z[known] + shift)).sum()) - shift
+        low, high = (shift, high) if slope > 0 else (low, shift)
+    found = torch.sigmoid(z + low)
+    found[known] = truth
+    return found

@@ -9,8 +9,7 @@ from pathlib import Path
 from robustdml.audit.auditor import NOT_SURE, RIGHT, WRONG
 from robustdml.audit_report.findings import Finding
 from robustdml.config import CONFIDENCE, CORRECT, USES
-from robustdml.data.images import few
-from robustdml.errors import UnknownNameError, UsageError
+from robustdml.errors import UnknownNameError, UsageError, few
 from robustdml.plain_files import read_csv
 from robustdml.reports.html import in_browser
 

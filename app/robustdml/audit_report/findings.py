@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
+from robustdml.arrays import Ints
 from robustdml.audit import VERDICTS, LabelAuditor
 from robustdml.audit_report.samples import AuditSamples
 from robustdml.data.folders import PARTS
@@ -34,7 +32,7 @@ class Finding:
     half: int = 0  # Where the class of the label may be two, 1 or 2, else 0
 
 
-def findings_of(samples: AuditSamples, auditor: LabelAuditor, halves: NDArray[np.int64]) -> list[Finding]:
+def findings_of(samples: AuditSamples, auditor: LabelAuditor, halves: Ints) -> list[Finding]:
     """Gather what the auditor holds."""
     classes = samples.class_names
     columns = (

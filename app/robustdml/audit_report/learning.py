@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from robustdml.arrays import Array, Singles
 from robustdml.audit_report.samples import AuditSamples
 from robustdml.cache import read_array, write_checked
 from robustdml.config import PRINCIPAL, UNTRAINED, WHITENED, TrainingConfig
@@ -22,7 +22,7 @@ _EVALUATED = 64
 
 def learn_embeddings(
     samples: AuditSamples, config: TrainingConfig, runs: int, out: Path, device: str, on_progress: OnProgress
-) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
+) -> tuple[Singles, Array]:
     """Train, and embed all samples; also give their features before training. What is in `out` is taken up."""
     assert samples.inputs is not None
     # Trials and the whitened start serve retrieval of unseen classes. The audit was measured without both.

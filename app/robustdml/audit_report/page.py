@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
+from robustdml.arrays import Singles
 from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES, NO_CLASS, RIGHT
 from robustdml.audit_report.findings import Finding
@@ -21,8 +21,7 @@ from robustdml.audit_report.samples import AuditSamples
 from robustdml.data.images import MODES, to_square
 from robustdml.networks.models import unit_rows
 from robustdml.progress import OnProgress
-from robustdml.reports.html import page, picture, table
-from robustdml.reports.left_out import left_out_line
+from robustdml.reports.html import filled, left_out_line, page, picture, table
 from robustdml_ops.ops import nearest
 
 # Sides of a picture in pixels, by how many there are: all of them have at most so many pixels.
@@ -39,7 +38,7 @@ def render_page(
     samples: AuditSamples,
     findings: list[Finding],
     auditor: LabelAuditor,
-    features: NDArray[np.float32],
+    features: Singles,
     sections: list[Section],
     on_progress: OnProgress,
 ) -> str:
@@ -70,7 +69,7 @@ def render_page(
     return page(f"Labels of {samples.source}", body, Path(__file__).with_name("page.css"), script)
 
 
-def _most_similar(features: NDArray[np.float32], rows: list[int]) -> dict[int, list[int]]:
+def _most_similar(features: Singles, rows: list[int]) -> dict[int, list[int]]:
     """The samples nearest to each of some rows."""
     if not rows:
         return {}
@@ -135,26 +134,23 @@ def _overview(samples: AuditSamples, findings: list[Finding], auditor: LabelAudi
     pairs = Counter((one.label, one.proposed) for one in findings if one.label != one.proposed)
     confused = [(given, proposed, str(count)) for (given, proposed), count in pairs.most_common(MOST_CONFUSIONS)]
     small = [(samples.class_names[label],) for label in auditor.small_classes_]
-    cells = [
-        f"<h1>Labels of {escape(samples.source)}</h1>",
-        f'<p class="finding">Of {len(findings):,} labels of {len(samples.class_names):,} classes about '
-        f"<b>{share:.1%}</b> are wrong (95 % interval: {low:.1%} to {high:.1%}). Verdicts: {said}.</p>",
-        left_out_line(samples.left_out),
-        f"<h2>Suspects</h2><p>{shown:,} labels that are not called right, class by class, worst first. Decide with the "
-        "buttons or the keys on them. After each decision the next suspect without one comes up, so no other key is "
-        "needed; <kbd>j</kbd> and <kbd>k</kbd> go on and back. With <kbd>Shift</kbd> a key decides for all suspects "
-        "with the same label and proposal. A click on a picture, or <kbd>space</kbd>, enlarges it. Decisions stay in "
-        "this browser until you download them. Some twenty of them tell how far these probabilities can be believed: "
-        "<code>robustdml audit</code> learns from the file with <code>--decisions</code>.</p>"
-        '<div id="bar"></div><div id="list"></div><div id="questions"></div>',
-        "<h2>Near duplicates under different labels</h2><div id='groups'></div>",
-        _per_class(samples, findings, auditor),
-        _table("Which classes are confused", ("given", "proposed", "samples"), confused),
-        _table(f"Classes of fewer than {FEWEST_SAMPLES} samples, not judged", ("class",), small) if small else "",
-        "<h2>What cannot be seen</h2><p>A class of which most labels are wrong in the same way looks like a class; two "
-        "names for one thing look like labels that are mixed up at random, and both names are then in doubt.</p>",
-    ]
-    return "".join(cells)
+    tables = [_per_class(samples, findings, auditor)]
+    tables.append(_table("Which classes are confused", ("given", "proposed", "samples"), confused))
+    if small:
+        tables.append(_table(f"Classes of fewer than {FEWEST_SAMPLES} samples, not judged", ("class",), small))
+    return filled(
+        Path(__file__).with_name("overview.html"),
+        source=escape(samples.source),
+        labels=f"{len(findings):,}",
+        classes=f"{len(samples.class_names):,}",
+        share=f"{share:.1%}",
+        low=f"{low:.1%}",
+        high=f"{high:.1%}",
+        verdicts=said,
+        left_out=left_out_line(samples.left_out),
+        suspects=f"{shown:,}",
+        tables="".join(tables),
+    )
 
 
 def _per_class(samples: AuditSamples, findings: list[Finding], auditor: LabelAuditor) -> str:

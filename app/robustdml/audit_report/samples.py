@@ -5,15 +5,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from robustdml.arrays import Ints, Labels
+from robustdml.data.dataset import renumbered
 from robustdml.data.features import read_part
 from robustdml.data.folders import is_list, listed_parts
-from robustdml.data.image_files import ImageFiles, Inputs, find_broken
-from robustdml.data.images import check_left_out
-from robustdml.data.load import expected_data
+from robustdml.data.image_files import ImageFiles, Inputs, readable_rows
+from robustdml.data.load import existing, expected_data
 from robustdml.data.named import NAMED
-from robustdml.errors import UsageError, expanded
+from robustdml.errors import UsageError
 from robustdml.plain_files import read_npz
 from robustdml.progress import OnProgress, silent
 
@@ -24,7 +24,7 @@ class AuditSamples:
 
     source: str  # Where they come from, for `robustdml apply` to find them again
     names: list[str]  # Of each sample, its path or its place in the file, (N,)
-    labels: NDArray[np.int64]  # int64, (N,), 0..C-1
+    labels: Labels  # int64, (N,), 0..C-1
     class_names: tuple[str, ...]  # C names
     # Features, float32, (N, F), or images, uint8, (N, channels, S, S); None for files that are not looked at yet.
     inputs: Inputs | None = None
@@ -32,14 +32,14 @@ class AuditSamples:
     outside: str | None = None  # What to say where a list names files that do not lie in its folder
     parts: list[str] = field(default_factory=list)  # ``train`` or ``test`` of each sample, (N,); empty without parts
 
-    def take(self, rows: NDArray[np.int64], inputs: Inputs | None, left_out: list[str]) -> "AuditSamples":
+    def take(self, rows: Ints, inputs: Inputs | None, left_out: list[str]) -> "AuditSamples":
         """Keep some samples."""
-        used, labels = np.unique(self.labels[rows], return_inverse=True)
+        labels, class_names = renumbered(self.labels[rows], self.class_names)
         return replace(
             self,
             names=[self.names[row] for row in rows],
-            labels=labels.astype(np.int64),
-            class_names=tuple(self.class_names[label] for label in used),
+            labels=labels,
+            class_names=class_names,
             inputs=inputs,
             left_out=[*self.left_out, *left_out],
             parts=[self.parts[row] for row in rows] if self.parts else [],
@@ -51,9 +51,7 @@ def read_samples(source: str, on_progress: OnProgress = silent) -> AuditSamples:
     if source in NAMED:
         train = NAMED[source].load().train
         return AuditSamples(source, train.names(), train.labels, train.class_names, train.inputs)
-    path = expanded(source)
-    if not path.exists():
-        raise UsageError(f"{source}: no such file or folder; expected {expected_data()}")
+    path = existing(source, expected_data())
     if path.suffix.lower() == ".npz":
         return _of_features(path)
     if path.is_dir() or is_list(path):
@@ -64,10 +62,8 @@ def read_samples(source: str, on_progress: OnProgress = silent) -> AuditSamples:
 def with_images(samples: AuditSamples, size: int, on_progress: OnProgress) -> AuditSamples:
     """Bring the files in as images; those that cannot be read are left out."""
     files = [Path(name) for name in samples.names]
-    broken = find_broken(files, on_progress)
-    check_left_out(len(files), (), list(broken.values()), skip_broken=True)
-    rows = np.delete(np.arange(len(files)), list(broken))
-    return samples.take(rows, ImageFiles([files[row] for row in rows], size), list(broken.values()))
+    rows, broken = readable_rows(files, (), True, on_progress)
+    return samples.take(rows, ImageFiles([files[row] for row in rows], size), broken)
 
 
 def _of_features(path: Path) -> AuditSamples:

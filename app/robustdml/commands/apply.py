@@ -16,8 +16,8 @@ from robustdml.command_line import path
 from robustdml.commands.audit import STATE, digest_of
 from robustdml.config import CONFIDENCE, DROP, USES
 from robustdml.data.features import TEST, read_part, sample_names
-from robustdml.data.images import SUFFIXES, few
-from robustdml.errors import UsageError
+from robustdml.data.images import SUFFIXES
+from robustdml.errors import UsageError, few
 from robustdml.locks import sole_use
 from robustdml.plain_files import read_json, read_npz, write_csv, write_npz
 

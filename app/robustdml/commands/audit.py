@@ -8,10 +8,10 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from robustdml.arrays import Array, Doubles, Singles
 from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES
 from robustdml.audit.classes import doubt_classes
@@ -22,17 +22,15 @@ from robustdml.audit_report.page import render_page
 from robustdml.audit_report.questions import Section, ask
 from robustdml.audit_report.samples import AuditSamples, read_samples, with_images
 from robustdml.cache import NAMES, write_text
-from robustdml.command_line import path
+from robustdml.command_line import path, say_left_out
 from robustdml.config import TrainingConfig
 from robustdml.data.image_files import seen
-from robustdml.data.images import few
 from robustdml.data.load import expected_data
-from robustdml.errors import UsageError, in_one_line
+from robustdml.errors import UsageError, few, in_one_line
 from robustdml.locks import LOCK, sole_use
 from robustdml.networks.backbones.choice import check_installed, default_image_size
 from robustdml.plain_files import read_json, write_npz
 from robustdml.progress import OnProgress, progress_bar
-from robustdml.reports.left_out import say_left_out
 
 LABELS, PAGE, FEATURES, STATE = "labels.csv", "audit.html", "features.npz", "audit.json"
 # Width of the share's interval from which on a person is asked to check some labels.
@@ -134,7 +132,7 @@ def _check_classes(samples: AuditSamples) -> None:
 
 def _features(
     samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace, report: OnProgress
-) -> tuple[NDArray[np.float32], NDArray[np.generic]]:
+) -> tuple[Singles, Array]:
     assert samples.inputs is not None
     if not arguments.as_they_are:
         return learn_embeddings(samples, config, arguments.runs, arguments.out, arguments.device, report)
@@ -144,7 +142,7 @@ def _features(
     return features, features
 
 
-def _checked(samples: AuditSamples, decisions: Path | None) -> NDArray[np.float64]:
+def _checked(samples: AuditSamples, decisions: Path | None) -> Doubles:
     """Decisions of a person on each label, (N,): 1 for right, 0 for wrong, NaN without a decision."""
     if decisions is None:
         return np.full(len(samples.names), np.nan)
@@ -189,9 +187,7 @@ def _take_up(out: Path, samples: AuditSamples, config: TrainingConfig, arguments
     write_text(file, text)
 
 
-def _summary(
-    samples: AuditSamples, auditor: LabelAuditor, sections: list[Section], checked: NDArray[np.float64]
-) -> Table:
+def _summary(samples: AuditSamples, auditor: LabelAuditor, sections: list[Section], checked: Doubles) -> Table:
     table = Table(title="What the labels are", show_header=False)
     verdicts, counts = np.unique(auditor.verdicts_, return_counts=True)
     for verdict, count in sorted(zip(verdicts.tolist(), counts.tolist(), strict=True), key=lambda one: -one[1]):

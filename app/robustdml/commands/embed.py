@@ -6,18 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from robustdml.arrays import Array
 from robustdml.cache import check_writable
-from robustdml.command_line import path
+from robustdml.command_line import path, say_left_out
 from robustdml.data.features import TEST, TRAIN
 from robustdml.errors import UsageError, expanded
 from robustdml.networks.preparation import resolve_device
 from robustdml.plain_files import write_npz
 from robustdml.progress import OnProgress, progress_bar
-from robustdml.reports.left_out import say_left_out
 from robustdml.trained.embedder import BATCH_SIZE, TrainedEmbedder, load_embedder
-from robustdml.trained.embedding import Embedded, embed_samples, find_samples
+from robustdml.trained.embedding import EXPECTED, Embedded, embed_samples, find_samples
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,13 +60,7 @@ def embed_source(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
-    parser.add_argument(
-        "images",
-        metavar="IMAGES",
-        help="a folder of class folders (with train and test in it: both parts), a folder of images, an image, a list "
-        "of images (.csv or .parquet with the columns path and label, or a text file with a path a line), or an .npz "
-        "file of features where the model takes features",
-    )
+    parser.add_argument("images", metavar="IMAGES", help=EXPECTED)
     parser.add_argument(
         "-o",
         "--out",
@@ -87,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     if out.is_dir():
         raise UsageError(f"--out {out}: is a folder")
     check_writable(out.parent)
-    arrays: dict[str, NDArray[np.generic]] = {}
+    arrays: dict[str, Array] = {}
     left_out: list[str] = []
     with progress_bar("embed") as report:
         embedder = open_model(arguments, report, arguments.device)

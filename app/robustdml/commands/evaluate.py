@@ -4,29 +4,35 @@ import argparse
 import json
 import os
 import sys
+from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from rich.console import Console
 from rich.table import Table
 
-from robustdml.cache import check_writable
-from robustdml.command_line import path
-from robustdml.commands.embed import (
-    add_embedding_arguments,
-    add_model_arguments,
-    embed_source,
-    open_model,
-    same_source,
-)
-from robustdml.data.images import few
-from robustdml.errors import UsageError
+from robustdml.arrays import Doubles, Labels
+from robustdml.cache import check_writable, write_text
+from robustdml.command_line import path, say_left_out
+from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, embed_source, open_model, same_source
+from robustdml.errors import UsageError, few, in_one_line
+from robustdml.plain_files import write_csv
 from robustdml.progress import progress_bar
-from robustdml.reports.evaluation_report import PAGE, classes_of, rows_of, write_evaluation
-from robustdml.reports.left_out import say_left_out
+from robustdml.reports.html import figure, page, table
+from robustdml.reports.run_plots import LINES, draw_axes
 from robustdml.retrieval import METRICS, intervals_over_classes, retrieval_by_query
-from robustdml.verification import verify
+from robustdml.verification import FALSE_ACCEPTS, Verification, verify
+
+PAGE, FIGURES, CLASSES = "evaluation.html", "evaluation.json", "classes.csv"
+# Classes in the page, the worst first; all are in the table.
+MOST_SHOWN = 50
+_CAPTION = (
+    "Verification: two samples are taken for one class if their cosine reaches a threshold. TAR is the share of pairs "
+    "of one class that reach it, FAR that of pairs of two classes."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,3 +108,56 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         print(f"{arguments.out / PAGE}: the same with curves and the classes")
     return 0
+
+
+def rows_of(figures: dict[str, Any]) -> list[list[str]]:
+    """The figures as a table: name, value, interval, threshold."""
+    rows = [[title, f"{figures[key]:.4f}", _interval(figures["intervals"][key]), ""] for key, title in METRICS.items()]
+    pairs = figures["verification"]
+    if pairs is None:
+        return rows
+    for one in pairs["at"]:
+        interval = _interval((one["low"], one["high"]))
+        rows.append([f"TAR at FAR {one['far']:g}", f"{one['tar']:.4f}", interval, f"{one['threshold']:.4f}"])
+    best = pairs["best"]
+    name = f"best threshold: TAR (FAR {best['far']:.4f})"
+    return [*rows, [name, f"{best['tar']:.4f}", "", f"{best['threshold']:.4f}"]]
+
+
+def classes_of(found: Doubles, labels: Labels, names: list[str]) -> list[list[Any]]:
+    """Name, samples and means of `METRICS` of each class that has queries, the worst by MAP@R first."""
+    judged = ~np.isnan(found[:, 0])
+    counts = np.bincount(labels[judged], minlength=len(names))
+    means = [np.bincount(labels[judged], column, len(names)) / np.maximum(counts, 1) for column in found[judged].T]
+    order = [number for number in np.argsort(means[-1], kind="stable") if counts[number]]
+    return [[names[number], int(counts[number]), *(float(mean[number]) for mean in means)] for number in order]
+
+
+def write_evaluation(out: Path, figures: dict[str, Any], pairs: Verification | None, classes: list[list[Any]]) -> None:
+    """Write all three files."""
+    write_text(out / FIGURES, json.dumps(figures, indent=2) + "\n")
+    write_csv(out / CLASSES, [["class", "samples", *METRICS], *classes])
+    head = ["class", "samples", *METRICS.values()]
+    shown = [[in_one_line(name), f"{count:,}", *(f"{value:.3f}" for value in rest)] for name, count, *rest in classes]
+    curve = "" if pairs is None else figure(_curve(pairs), "Rate of true accepts against that of false ones.", _CAPTION)
+    sections = [
+        f"<h1>{escape(in_one_line(figures['data']))}</h1>",
+        table(["", "value", "95 % interval over classes", "threshold"], rows_of(figures)),
+        curve,
+        f"<h2>Classes, the worst first</h2><p>All are in {CLASSES}.</p>",
+        table(head, shown[:MOST_SHOWN]),
+    ]
+    write_text(out / PAGE, page("Evaluation", "\n".join(sections) + "\n"))
+
+
+def _curve(pairs: Verification) -> str:
+    def draw(axes: Axes) -> None:
+        axes.plot(pairs.far, pairs.tar, color=LINES[1], lw=2.2)
+        axes.set(xscale="log", xlim=(max(FALSE_ACCEPTS[-1], 1 / pairs.impostor), 1), ylim=(0, 1.02))
+        axes.set(xlabel="FAR", ylabel="TAR")
+
+    return draw_axes(draw, 3.8)
+
+
+def _interval(ends: tuple[float, float]) -> str:
+    return f"{ends[0]:.4f} to {ends[1]:.4f}"

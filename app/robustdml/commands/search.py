@@ -6,24 +6,16 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from robustdml.arrays import Array
 from robustdml.cache import check_writable, write_text
-from robustdml.command_line import path
-from robustdml.commands.embed import (
-    add_embedding_arguments,
-    add_model_arguments,
-    embed_source,
-    open_model,
-    same_source,
-)
+from robustdml.command_line import path, say_left_out
+from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, embed_source, open_model, same_source
 from robustdml.data.images import decode
 from robustdml.errors import UsageError, in_one_line
 from robustdml.progress import progress_bar
 from robustdml.reports.html import figure, page, picture, searched
-from robustdml.reports.left_out import say_left_out
 from robustdml.trained.embedding import Embedded
 from robustdml_ops.ops import nearest
 
@@ -89,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _figure(embedded: Embedded, place: int, name: str, said: str) -> str:
     """Show a sample with its class and its file; no picture of features, and of a file that is gone."""
     inputs, row = embedded.samples.inputs, embedded.rows[place]
-    pixels: NDArray[np.generic] | str = ""
+    pixels: Array | str = ""
     if isinstance(inputs, list):
         pixels = decode(inputs[row], THUMBNAIL)
     elif inputs.ndim == 4:

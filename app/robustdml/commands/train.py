@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from robustdml.cache import write_text
-from robustdml.command_line import duration, is_off, path
+from robustdml.command_line import duration, is_off, path, say_left_out
 from robustdml.data import RetrievalData, load_data
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
@@ -19,14 +19,13 @@ from robustdml.networks.backbones.choice import check_installed, default_image_s
 from robustdml.noise import with_wrong_labels
 from robustdml.options import Setting
 from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar
-from robustdml.reports.left_out import say_left_out
 from robustdml.reports.run_report import figures_of, render_run, test_labels_note
 from robustdml.run.audited_labels import describe
 from robustdml.run.evidence import CAPTION, HEAD, rows_of
 from robustdml.run.preemption import EndSignals
 from robustdml.settings import CONFIG_FILE, RunSettings, SettingsFile, all_settings, read_run_settings
 from robustdml.train import CHECKPOINT, TrainingResult, check_folder, train
-from robustdml.trained.model_file import MODEL_FILE
+from robustdml.trained.embedder import MODEL_FILE
 from robustdml.world import World, joined_world
 
 RUNS, REPORT = "robustdml-run", "report.html"

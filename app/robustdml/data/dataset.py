@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from robustdml.data.image_files import Inputs, Rows, rows_of
+from robustdml.arrays import Ints, Labels, Rows
+from robustdml.data.image_files import Inputs, rows_of
 from robustdml.errors import UsageError
 
 
@@ -16,10 +16,10 @@ class Split:
 
     # Images, uint8, (N, channels, height, width), or features, float32 or float16, (N, F).
     inputs: Inputs
-    labels: NDArray[np.int64]  # (N,), values 0..C-1
+    labels: Labels  # (N,), values 0..C-1
     class_names: tuple[str, ...]  # C names, in the order of the labels
     sample_names: Sequence[object] | None = None  # Path of each sample or its place in the file, (N,); None: 0..N-1
-    true_labels: NDArray[np.int64] | None = None  # (N,), for the report of a run; None where they are not known
+    true_labels: Ints | None = None  # (N,), for the report of a run; None where they are not known
 
     @property
     def num_classes(self) -> int:
@@ -32,7 +32,7 @@ class Split:
         return self.inputs.ndim == 4
 
     @property
-    def reference_labels(self) -> NDArray[np.int64]:
+    def reference_labels(self) -> Ints:
         """The true labels, or where they are not known those given, (N,)."""
         return self.labels if self.true_labels is None else self.true_labels
 
@@ -43,7 +43,7 @@ class Split:
         """Give the names of the samples as texts, (N,)."""
         return [str(name) for name in (range(len(self)) if self.sample_names is None else self.sample_names)]
 
-    def take(self, rows: Rows, labels: NDArray[np.int64], class_names: tuple[str, ...]) -> "Split":
+    def take(self, rows: Rows, labels: Labels, class_names: tuple[str, ...]) -> "Split":
         """Take rows (n,) under the labels given, (n,), which need not be their own; without true labels."""
         names = None if self.sample_names is None else [self.sample_names[row] for row in rows]
         return Split(rows_of(self.inputs, rows), labels, class_names, names)
@@ -68,9 +68,7 @@ class RetrievalData:
         return float((self.train.labels != self.train.reference_labels).mean()) if len(self.train) else 0.0
 
 
-def divide_classes(
-    num_classes: int, name: str, test_fraction: float, seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def divide_classes(num_classes: int, name: str, test_fraction: float, seed: int) -> tuple[Ints, Ints]:
     """Choose which classes to train on and which to test on; none is in both."""
     if num_classes < 2:
         raise UsageError(f"{name}: a split by class needs at least 2 classes, found {num_classes}")
@@ -79,13 +77,19 @@ def divide_classes(
     return np.sort(order[num_test:]), np.sort(order[:num_test])
 
 
-def members_of_classes(labels: NDArray[np.int64], num_classes: int) -> list[Rows]:
+def members_of_classes(labels: Labels, num_classes: int) -> list[Rows]:
     """Sample numbers of each class, ascending."""
     sizes = np.bincount(labels, minlength=num_classes)
     return np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
 
 
-def take_classes(whole: Split, classes: NDArray[np.int64]) -> Split:
+def renumbered(labels: Labels, class_names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
+    """Labels (n,) as numbers of the classes that they are of, from 0 on, and the names of these."""
+    used, numbers = np.unique(labels, return_inverse=True)
+    return numbers.astype(np.int64), tuple(class_names[label] for label in used)
+
+
+def take_classes(whole: Split, classes: Ints) -> Split:
     """Take the samples of some classes, relabelled 0, 1, … in the order given."""
     new_label = np.full(whole.num_classes, -1, dtype=np.int64)
     new_label[classes] = np.arange(len(classes))

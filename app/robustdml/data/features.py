@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from robustdml.arrays import Array, Mask
 from robustdml.data.dataset import RetrievalData, Split, divide_classes, take_classes
 from robustdml.errors import UsageError
 from robustdml.plain_files import read_npz
@@ -58,7 +59,7 @@ def _finite_part(path: Path, arrays: dict[str, NDArray[Any]], prefix: str) -> Sp
     return split
 
 
-def read_part(path: Path, arrays: dict[str, NDArray[Any]], prefix: str = TRAIN) -> tuple[Split, NDArray[np.bool_]]:
+def read_part(path: Path, arrays: dict[str, NDArray[Any]], prefix: str = TRAIN) -> tuple[Split, Mask]:
     """Check and convert a part of a file, and tell which rows of its features are finite then, (N,)."""
     features, labels = arrays[f"{prefix}features"], arrays.get(f"{prefix}labels")
     if features.ndim != 2 or features.dtype.kind not in "fiu" or 0 in features.shape:
@@ -81,7 +82,7 @@ def read_part(path: Path, arrays: dict[str, NDArray[Any]], prefix: str = TRAIN) 
     return Split(converted, renumbered.astype(np.int64), names, places), finite
 
 
-def sample_names(path: Path, arrays: dict[str, NDArray[np.generic]], count: int) -> Sequence[object]:
+def sample_names(path: Path, arrays: dict[str, Array], count: int) -> Sequence[object]:
     """Names of samples."""
     if "paths" not in arrays:
         return range(count)
@@ -91,7 +92,7 @@ def sample_names(path: Path, arrays: dict[str, NDArray[np.generic]], count: int)
     return list(paths.tolist())
 
 
-def _named_labels(path: Path, names: NDArray[np.generic] | None, values: NDArray[np.generic]) -> tuple[str, ...]:
+def _named_labels(path: Path, names: Array | None, values: Array) -> tuple[str, ...]:
     """Names of classes."""
     if names is None:
         return tuple(str(value) for value in values)

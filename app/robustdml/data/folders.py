@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from robustdml.data.dataset import RetrievalData, Split, divide_classes
-from robustdml.data.image_files import ImageFiles, Rows, find_broken
-from robustdml.data.images import check_left_out, image_files, is_image
+from robustdml.arrays import Labels, Rows
+from robustdml.data.dataset import RetrievalData, Split, divide_classes, renumbered
+from robustdml.data.image_files import ImageFiles, readable_rows
+from robustdml.data.images import image_files, is_image
 from robustdml.errors import UsageError, expanded
 from robustdml.plain_files import read_csv
 from robustdml.progress import OnProgress, silent
@@ -26,7 +26,7 @@ class ListedImages:
     """Images of a folder of class folders, or rows of a list that have both a path and a label."""
 
     files: list[Path]  # In a list relative to its folder, here absolute
-    labels: NDArray[np.int64]  # int64, (N,), 0..C-1
+    labels: Labels  # int64, (N,), 0..C-1
     class_names: tuple[str, ...]  # C names, sorted
     left_out: list[str] = field(default_factory=list)  # Rows that lack one of the two, with the reason
     loose: list[str] = field(default_factory=list)  # Images of a folder that lie in no class folder, with the reason
@@ -34,18 +34,12 @@ class ListedImages:
 
     def take(self, rows: Rows) -> "ListedImages":
         """Keep some images (n,), and the classes that they have."""
-        used, labels = np.unique(self.labels[rows], return_inverse=True)
-        names = tuple(self.class_names[label] for label in used)
-        return ListedImages([self.files[row] for row in rows], labels.astype(np.int64), names)
+        return ListedImages([self.files[row] for row in rows], *renumbered(self.labels[rows], self.class_names))
 
     def readable(self, skip_broken: bool, on_progress: OnProgress) -> tuple["ListedImages", list[str]]:
         """Leave out images that cannot be read, or raise; also say what is left out, with that before."""
-        check_left_out(len(self.files), self.left_out, (), skip_broken)
-        broken = find_broken(self.files, on_progress)
-        reasons = list(broken.values())
-        check_left_out(len(self.files), self.left_out, reasons, skip_broken)
-        rows = np.delete(np.arange(len(self.files)), list(broken))
-        return self.take(rows), [*self.loose, *self.left_out, *reasons]
+        rows, broken = readable_rows(self.files, self.left_out, skip_broken, on_progress)
+        return self.take(rows), [*self.loose, *self.left_out, *broken]
 
 
 def is_list(path: Path) -> bool:

@@ -11,14 +11,13 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from robustdml.arrays import Array, Pixels, Rows
 from robustdml.cache import NAMES, cache_folder, write_text
-from robustdml.data.images import few, read_ahead
-from robustdml.errors import UsageError
+from robustdml.data.images import check_left_out, read_ahead
+from robustdml.errors import UsageError, few
 from robustdml.plain_files import read_json
 from robustdml.progress import OnProgress
 
-# Sample numbers of a batch, (B,).
-Rows: TypeAlias = NDArray[np.int64]
 # Files between two notes of how far a check has come, and the side of the images in it.
 _BLOCK, _SIDE = 1024, 8
 
@@ -34,12 +33,12 @@ class ImageFiles:
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, key: slice | Rows | int) -> NDArray[np.uint8]:
+    def __getitem__(self, key: slice | Rows | int) -> Pixels:
         if isinstance(key, int | np.integer):
             return np.asarray(self[np.array([key])][0])
         return next(self.batches([key]))
 
-    def batches(self, chosen: Iterable[slice | Rows]) -> Iterator[NDArray[np.uint8]]:
+    def batches(self, chosen: Iterable[slice | Rows]) -> Iterator[Pixels]:
         """Decode batches, each while the one before is used."""
         every = range(len(self))
         rows = (every[key] if isinstance(key, slice) else key.tolist() for key in chosen)
@@ -57,11 +56,11 @@ def rows_of(inputs: Inputs, rows: Rows) -> Inputs:
     """Take some samples; of files none is decoded."""
     if isinstance(inputs, ImageFiles):
         return ImageFiles([inputs.files[row] for row in rows], inputs.shape[2], inputs.shape[1])
-    taken: NDArray[np.generic] = inputs[rows]
+    taken: Array = inputs[rows]
     return taken
 
 
-def batches_of(inputs: Inputs, chosen: Iterable[slice | Rows]) -> Iterator[NDArray[np.generic]]:
+def batches_of(inputs: Inputs, chosen: Iterable[slice | Rows]) -> Iterator[Array]:
     """Give batch after batch; files are decoded a batch ahead."""
     return inputs.batches(chosen) if isinstance(inputs, ImageFiles) else (inputs[key] for key in chosen)
 
@@ -77,6 +76,16 @@ def find_broken(files: Sequence[Path], on_progress: OnProgress) -> dict[int, str
         broken |= {row: one for row, one in zip(block, images, strict=True) if isinstance(one, str)}
         write_text(path, json.dumps({"done": block.stop, "broken": broken}))
     return broken
+
+
+def readable_rows(
+    files: Sequence[Path], left_out: Sequence[str], skip_broken: bool, on_progress: OnProgress
+) -> tuple[Rows, list[str]]:
+    """Number the images that can be read, and say why others cannot; refuse them where none is to be skipped."""
+    check_left_out(len(files), left_out, (), skip_broken)
+    broken = find_broken(files, on_progress)
+    check_left_out(len(files), left_out, list(broken.values()), skip_broken)
+    return np.delete(np.arange(len(files)), list(broken)), list(broken.values())
 
 
 def fingerprint(files: Sequence[Path]) -> str:

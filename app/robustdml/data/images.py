@@ -10,13 +10,12 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from robustdml.errors import UsageError, in_one_line
+from robustdml.arrays import Pixels
+from robustdml.errors import UsageError, few, reason_of
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
-MAX_NAMED = 10
 MODES = {1: "L", 3: "RGB"}
 # Kinds by what is in the file, whatever its name says. Pillow knows more, of which some start other programs.
 _KINDS = ("AVIF", "BMP", "DIB", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TGA", "TIFF", "WEBP")
@@ -53,7 +52,7 @@ def _below(folder: str) -> Iterator[str]:
         yield from _below(path)
 
 
-def to_square(image: Image.Image, size: int, channels: int = 3) -> NDArray[np.uint8]:
+def to_square(image: Image.Image, size: int, channels: int = 3) -> Pixels:
     """Set an image upright, scale it (bicubic) so that its shorter side fits, and crop it to the central square."""
     upright = _of_eight_bits(ImageOps.exif_transpose(image)).convert(MODES[channels])
     square = np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC))
@@ -73,7 +72,7 @@ def _of_eight_bits(image: Image.Image) -> Image.Image:
     return opaque
 
 
-def decode(file: Path, size: int, channels: int = 3) -> NDArray[np.uint8] | str:
+def decode(file: Path, size: int, channels: int = 3) -> Pixels | str:
     """Read an image as `to_square` has it."""
     try:
         if not file.is_file():
@@ -86,15 +85,15 @@ def decode(file: Path, size: int, channels: int = 3) -> NDArray[np.uint8] | str:
             image.draft(None, (2 * size, 2 * size))
             return to_square(image, size, channels)
     except Exception as error:  # A damaged image makes Pillow raise nearly anything, a struct.error for one.
-        return f"{file} ({' '.join(str(error).split()) or type(error).__name__})"
+        return f"{file} ({reason_of(error)})"
 
 
 def read_ahead(
     files: Sequence[Path], batches: Iterable[Iterable[int]], size: int, channels: int = 3
-) -> Iterator[list[NDArray[np.uint8] | str]]:
+) -> Iterator[list[Pixels | str]]:
     """Decode the files of each batch by threads, those of the next while the caller works."""
     with ThreadPoolExecutor() as pool:
-        begun: deque[list[Future[NDArray[np.uint8] | str]]] = deque()
+        begun: deque[list[Future[Pixels | str]]] = deque()
         for rows in batches:
             begun.append([pool.submit(decode, files[row], size, channels) for row in rows])
             if len(begun) > 1:
@@ -107,12 +106,6 @@ def read_ahead(
 def _kinds() -> tuple[str, ...]:
     Image.init()
     return tuple(kind for kind in _KINDS if kind in Image.OPEN)
-
-
-def few(names: Sequence[str]) -> str:
-    """Name the first few of what may be many."""
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return "; ".join(map(in_one_line, names[:MAX_NAMED])) + more
 
 
 def check_left_out(count: int, rows: Sequence[str], broken: Sequence[str], skip_broken: bool) -> None:

@@ -1,6 +1,7 @@
 """Loading data by name or path."""
 
 import os
+from pathlib import Path
 
 from robustdml.data.dataset import RetrievalData
 from robustdml.data.features import load_features
@@ -17,6 +18,19 @@ def expected_data() -> str:
         f"{reported_on} (each also as NAME-validation), a folder of class folders (or of train and test), a list of "
         "images (.csv or .parquet with the columns path and label), or an .npz file of features"
     )
+
+
+def existing(source: str, expected: str) -> Path:
+    """Path of a file or folder; refuse one that is not there."""
+    if not source:
+        raise UsageError(f"data is empty: expected {expected}")
+    path = expanded(source)
+    if path.exists():
+        return path
+    beside = os.listdir(path.parent) if path.parent.is_dir() else []
+    broken = f", for it is a link to {path.readlink()}, which is missing" if path.is_symlink() else ""
+    hint = did_you_mean(path.name, [*NAMED, *beside])
+    raise UsageError(f"data {source!r}: no such file or folder{broken}; expected {expected}{hint}")
 
 
 def load_data(
@@ -66,14 +80,7 @@ def load_data(
         raise UsageError(f"test_fraction={test_fraction}: expected a share of the classes from 0 to less than 1")
     if source in NAMED:
         return NAMED[source].load()
-    if not source:
-        raise UsageError(f"data is empty: expected {expected_data()}")
-    path = expanded(source)
-    if not path.exists():
-        beside = os.listdir(path.parent) if path.parent.is_dir() else []
-        broken = f", for it is a link to {path.readlink()}, which is missing" if path.is_symlink() else ""
-        hint = did_you_mean(path.name, [*NAMED, *beside])
-        raise UsageError(f"data {source!r}: no such file or folder{broken}; expected {expected_data()}{hint}")
+    path = existing(source, expected_data())
     if path.is_dir() or is_list(path):
         return load_images(path, image_size, test_fraction, split_seed, skip_broken, on_progress)
     if path.suffix.lower() != ".npz":

@@ -16,9 +16,9 @@ import matplotlib
 import numpy as np
 import PIL
 from matplotlib.ft2font import FT2Font
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from robustdml.arrays import Array, Pixels
 from robustdml.cache import cache_folder, make_once, write_whole
 from robustdml.data.dataset import RetrievalData, Split, take_classes
 from robustdml.plain_files import read_npz
@@ -46,10 +46,10 @@ class NamedData:
 SIDE = 32
 
 # Code point of a class, and its drawings.
-Class = tuple[int, list[NDArray[np.uint8]]]
+Class = tuple[int, list[Pixels]]
 
 
-def draw(character: str, typeface: ImageFont.FreeTypeFont) -> NDArray[np.uint8]:
+def draw(character: str, typeface: ImageFont.FreeTypeFont) -> Pixels:
     """Draw a character in the middle of a square, white on black."""
     image = Image.new("L", (SIDE, SIDE))
     left, top, right, bottom = typeface.getbbox(character)
@@ -69,7 +69,7 @@ def distinct(classes: Iterable[Class]) -> Iterator[Class]:
             yield code, images
 
 
-def distort(drawing: NDArray[np.uint8], random: np.random.Generator) -> NDArray[np.uint8]:
+def distort(drawing: Pixels, random: np.random.Generator) -> Pixels:
     """Put a drawing through a small random affine map."""
     angle, shear = np.deg2rad(random.uniform(-10, 10)), random.uniform(-0.15, 0.15)
     scale, shift = random.uniform(0.9, 1.1, size=2), random.uniform(-2, 2, size=2)
@@ -149,16 +149,16 @@ def _font_files() -> list[Path]:
     )
 
 
-def _draw_all() -> dict[str, NDArray[np.generic]]:
+def _draw_all() -> dict[str, Array]:
     files = _font_files()
     coverage = [frozenset(FT2Font(str(path)).get_charmap()) for path in files]
     typefaces = [ImageFont.truetype(str(path), POINT_SIZE) for path in files]
 
-    def drawings(code: int) -> list[NDArray[np.uint8]]:
+    def drawings(code: int) -> list[Pixels]:
         return [draw(chr(code), face) for face, covered in zip(typefaces, coverage, strict=True) if code in covered]
 
     count = Counter(code for covered in coverage for code in covered)
-    arrays: dict[str, NDArray[np.generic]] = {}
+    arrays: dict[str, Array] = {}
     for name, part in _PARTS.items():
         codes = sorted(
             code

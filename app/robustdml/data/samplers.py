@@ -4,10 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from robustdml.arrays import Labels, Rows
 from robustdml.data.dataset import members_of_classes
-from robustdml.data.image_files import Rows
 from robustdml.errors import UsageError
 
 # An epoch has at least so many batches: small data need steps, not passes.
@@ -48,7 +47,7 @@ class ClassBalancedSampler:
     An epoch has as many batches as the samples fill, and at least `LEAST_STEPS`.
     """
 
-    def __init__(self, labels: NDArray[np.int64], batch_size: int, samples_per_class: int, seed: int) -> None:
+    def __init__(self, labels: Labels, batch_size: int, samples_per_class: int, seed: int) -> None:
         if samples_per_class < 1 or batch_size < 1 or batch_size % samples_per_class:
             raise UsageError(
                 f"samples_per_class={samples_per_class} must divide the batch size {batch_size}; samples_per_class 0 "
@@ -81,7 +80,7 @@ class ClassBalancedSampler:
 
 
 def make_sampler(
-    labels: NDArray[np.int64], batch_size: int, asked: int | None, usual: int, seed: int
+    labels: Labels, batch_size: int, asked: int | None, usual: int, seed: int
 ) -> RandomSampler | ClassBalancedSampler:
     """Make the batches of an epoch, as many as the samples fill, with `asked` or else `usual` of a class; 0: random."""
     samples_per_class = usual if asked is None else asked

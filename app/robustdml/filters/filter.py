@@ -2,13 +2,11 @@
 
 import math
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from robustdml.arrays import Labels, Rows
 from robustdml.config import TrainingConfig
-from robustdml.data import Rows
 from robustdml.errors import UsageError
 from robustdml.filters.options import FILTERS
 from robustdml.world import World
@@ -28,12 +26,7 @@ class PrismFilter(nn.Module):
     observed = ("log_p_clean", KEPT)
 
     def __init__(
-        self,
-        config: TrainingConfig,
-        labels: NDArray[np.int64],
-        num_classes: int,
-        embedding_size: int,
-        steps_per_epoch: int,
+        self, config: TrainingConfig, labels: Labels, num_classes: int, embedding_size: int, steps_per_epoch: int
     ) -> None:
         super().__init__()
         options, num_samples = config.filter_options, len(labels)

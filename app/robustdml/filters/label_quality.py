@@ -6,13 +6,12 @@ filter needs an order of the samples and a cut at one half, not a verdict that s
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from robustdml.arrays import Floats, Labels
 from robustdml.audit.experts import Experts, Weights
-from robustdml.audit.explanations import BY_LIKENESS, EVENLY, explain, explain_all, flatter
+from robustdml.audit.explanations import BY_LIKENESS, EVENLY, anchored, explain, explain_all, flatter
 from robustdml.audit.features import WIDEST, principal_rows
-from robustdml.audit.label_noise import anchored
 from robustdml.networks.start import make_start
 
 ROUNDS = 3
@@ -28,7 +27,7 @@ MOST_JUDGED = 10**10
 
 
 @torch.no_grad()
-def label_quality(features: NDArray[np.floating], labels: NDArray[np.int64]) -> Tensor:
+def label_quality(features: Floats, labels: Labels) -> Tensor:
     """Judge every label, (N,), by features (N, F)."""
     classes, numbers = np.unique(labels, return_inverse=True)
     if len(classes) < 2:

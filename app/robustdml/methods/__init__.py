@@ -4,20 +4,14 @@ A method is a file here, or a part of one: its groups of settings, a function th
 file's ``METHODS``. Flags, configuration and checkpoints follow from what it declares.
 """
 
-from robustdml.methods import anchors, confident, pairs, softmax
+from robustdml.methods import classes, pairs
 from robustdml.methods.method import Method
 from robustdml.options import Options
 
 __all__ = ["METHODS", "Method", "option_groups"]
 
 # By the name that `--method` takes, in the order in which messages and ``--help`` name them.
-METHODS: dict[str, Method] = {
-    "robust": pairs.ROBUST,
-    **anchors.METHODS,
-    **softmax.METHODS,
-    **pairs.METHODS,
-    **confident.METHODS,
-}
+METHODS: dict[str, Method] = {"robust": pairs.ROBUST, **classes.METHODS, **pairs.METHODS}
 
 
 def option_groups() -> list[type[Options]]:

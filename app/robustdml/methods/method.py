@@ -1,6 +1,7 @@
 """What a training method is."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,3 +37,10 @@ class Method:
     proxies: Callable[[Any], Tensor] | None = None
     start: str = "random"  # Default of the setting of that name
     averages: bool = False  # Whether a trial chooses the setting `averaging` where it is not given
+
+
+def arguments_of(loss: Callable[..., nn.Module], options: OptionSet, groups: Sequence[type[Options]]) -> dict[str, Any]:
+    """Settings of these groups by name, as far as the loss takes them; the others are of its inputs."""
+    taken = inspect.signature(loss).parameters
+    settings = {name: value for group in groups for name, value in options[group].as_dict().items()}
+    return {name: value for name, value in settings.items() if name in taken}

@@ -1,17 +1,26 @@
-"""Pairs of samples: contrastive, with a memory too, multi-similarity, SuperLoss; and the default, robust."""
+"""Losses over pairs: contrastive, with a memory too, multi-similarity, SuperLoss, ProcSim, BSPML; and robust.
 
+ProcSim and BSPML weigh samples themselves. The default method is robust.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from robustdml.filters.options import FilterOptions
-from robustdml.methods.method import Method
+from robustdml.methods.classes import ProxyNCAOptions
+from robustdml.methods.method import Method, arguments_of
 from robustdml.options import Options, OptionSet, option
-from robustdml_ops.losses import ContrastiveLoss, MemoryContrastiveLoss, MultiSimilarityLoss, SuperContrastiveLoss
-
-# Of a loss over pairs; K of the P×K batches is that of PRISM's published settings.
-pair_method = partial(Method, samples_per_class=4, learning_rate=3e-3)
+from robustdml_ops.losses import (
+    BSPMLLoss,
+    ContrastiveLoss,
+    MemoryContrastiveLoss,
+    MultiSimilarityLoss,
+    ProcSimLoss,
+    SuperContrastiveLoss,
+)
 
 
 @dataclass(frozen=True)
@@ -53,29 +62,72 @@ class SuperLossOptions(Options, name="superloss"):
     lam: float = option(1.0, "λ: the larger, the nearer all weights are to 1")
 
 
-def _memory_contrastive(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    mcl = options[MemoryContrastiveOptions]
-    return MemoryContrastiveLoss(mcl.margin, variant=mcl.variant)
+@dataclass(frozen=True)
+class ProcSimOptions(Options, name="procsim"):
+    """ProcSim; each row of its paper's ablation is a setting."""
+
+    lam: float = option(0.03, "how far above the threshold a sample still counts")
+    dml: str = option("multi-similarity", "the loss that confidences weigh", choices=("multi-similarity", "proxy-nca"))
+    threshold: str = option("otsu", "between right and wrong labels", choices=("otsu", "mean", "gmm"))
+    detector: str = option("proxy-nca", "whose losses tell them apart", choices=("proxy-nca", "multi-similarity"))
+    drop_above: bool = option(
+        False, "leave what lies above the threshold out of the pairs of others, too; an extension"
+    )
 
 
-def _superloss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
-    margins = options[ContrastiveOptions]
-    return SuperContrastiveLoss(margins.pos_margin, margins.neg_margin, options[SuperLossOptions].lam)
+@dataclass(frozen=True)
+class SelfPacedOptions(MultiSimilarityOptions, name="bspml"):
+    """BSPML, with the settings of multi-similarity."""
+
+    base: float = option(1.0, "similarity that pairs are measured from, ρ")
+    lam: float = option(2.0, "age of the first update, λ")
+    growth: float = option(1.1, "what each update multiplies the age by")
+    lam_max: float = option(2.0, "largest age, λ∞; the paper tunes it from 1 to 5")
+    mu: float | None = option(None, "weight of the balance among classes (default: λ∞); 0 for none")
+    warmup: int = option(1, "epochs before the first update, with all weights 1")
+
+
+def pair_method(title: str, loss: Callable[..., nn.Module], *groups: type[Options], **declared: Any) -> Method:
+    """Describe a loss over pairs, whose arguments are settings of these groups."""
+
+    def make_loss(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+        return loss(**arguments_of(loss, options, groups))
+
+    # K of the P×K batches is that of PRISM's published settings.
+    return replace(Method(title, make_loss, groups, samples_per_class=4, learning_rate=3e-3), **declared)
+
+
+def _procsim(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    settings = options[ProcSimOptions].as_dict()
+    if settings["dml"] == "multi-similarity":
+        settings["dml"] = MultiSimilarityLoss(**options[MultiSimilarityOptions].as_dict(), reduction="none")
+    return ProcSimLoss(num_classes, embedding_size, **settings, softmax_scale=options[ProxyNCAOptions].softmax_scale)
+
+
+def _observed_step(loss: nn.Module, embeddings: Tensor, arguments: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+    assert isinstance(loss, ProcSimLoss)
+    step = loss.step(embeddings, **arguments)
+    above = step.losses > step.threshold
+    return step.loss, {"sigma": step.confidence, "detector_loss": step.losses, "above_threshold": above}
 
 
 METHODS = {
-    "contrastive": pair_method(
-        "Contrastive",
-        lambda options, *_: ContrastiveLoss(**options[ContrastiveOptions].as_dict()),
-        (ContrastiveOptions,),
+    "contrastive": pair_method("Contrastive", ContrastiveLoss, ContrastiveOptions),
+    "mcl": pair_method("MCL", MemoryContrastiveLoss, MemoryContrastiveOptions, inputs=("labels", "memory")),
+    "multi-similarity": pair_method("Multi-similarity", MultiSimilarityLoss, MultiSimilarityOptions),
+    "superloss": pair_method(
+        "SuperLoss", SuperContrastiveLoss, SuperLossOptions, ContrastiveOptions, takes_weights=False
     ),
-    "mcl": pair_method("MCL", _memory_contrastive, (MemoryContrastiveOptions,), inputs=("labels", "memory")),
-    "multi-similarity": pair_method(
-        "Multi-similarity",
-        lambda options, *_: MultiSimilarityLoss(**options[MultiSimilarityOptions].as_dict()),
-        (MultiSimilarityOptions,),
+    "procsim": pair_method(
+        "ProcSim",
+        ProcSimLoss,
+        *(ProcSimOptions, MultiSimilarityOptions, ProxyNCAOptions),
+        make_loss=_procsim,
+        observe=_observed_step,
+        observed=("sigma", "detector_loss", "above_threshold"),
+        takes_weights=False,
     ),
-    "superloss": pair_method("SuperLoss", _superloss, (SuperLossOptions, ContrastiveOptions), takes_weights=False),
+    "bspml": pair_method("BSPML", BSPMLLoss, SelfPacedOptions, inputs=("labels", "self_paced_weights")),
 }
 
 # The default: the contrastive loss from the whitened features on what the audit keeps, and an average with the

@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from robustdml.arrays import Array, Ints, Singles
 from robustdml.data.image_files import Inputs, batches_of
-from robustdml.errors import UsageError
+from robustdml.errors import UsageError, reason_of
 from robustdml.progress import OnProgress, silent
 
 # Inputs at a time where nobody says how many: so many, or as many images as have this many pixels together. On a CPU
@@ -68,12 +68,12 @@ def unit_length(rows: Tensor) -> Tensor:
     return nn.functional.normalize(rows / largest, dim=1)
 
 
-def unit_rows(features: NDArray[np.generic], rows: slice | NDArray[np.int64] = slice(None)) -> Tensor:
+def unit_rows(features: Array, rows: slice | Ints = slice(None)) -> Tensor:
     """Read rows of features, all or some, as float32 of length 1."""
     return unit_length(torch.from_numpy(np.array(features[rows], dtype=np.float32)))
 
 
-def as_tensor(inputs: NDArray[np.generic], device: torch.device) -> Tensor:
+def as_tensor(inputs: Array, device: torch.device) -> Tensor:
     """Bring a batch of a `Split` to a device, as a network takes it."""
     # A copy: a memory-mapped slice is read-only, which a tensor cannot be.
     tensor = torch.from_numpy(np.array(inputs)).to(device)
@@ -95,7 +95,7 @@ def outputs_in_batches(
     batch_size: int | None = None,
     on_progress: OnProgress = silent,
     first: int = 0,
-) -> Iterator[NDArray[np.float32]]:
+) -> Iterator[Singles]:
     """Run a network in eval mode over the inputs from `first` on, by batches, and leave it in the mode it was in."""
     size = batch_size or batch_size_for(inputs.shape, device)
     was_training = network.training
@@ -111,12 +111,12 @@ def outputs_in_batches(
 
 def apply_in_batches(
     network: nn.Module, inputs: Inputs, device: torch.device, on_progress: OnProgress = silent
-) -> NDArray[np.float32]:
+) -> Singles:
     """Gather what `outputs_in_batches` makes of all inputs, (N, …)."""
     return gathered(outputs_in_batches(network, inputs, device, on_progress=on_progress), len(inputs))
 
 
-def gathered(batches: Iterable[NDArray[np.float32]], count: int) -> NDArray[np.float32]:
+def gathered(batches: Iterable[Singles], count: int) -> Singles:
     """Put batches of outputs into one array from the start: put together at the end, they would take memory twice."""
     whole, done = np.zeros((0, 0), np.float32), 0
     for outputs in batches:
@@ -129,7 +129,7 @@ def gathered(batches: Iterable[NDArray[np.float32]], count: int) -> NDArray[np.f
 
 def embed_in_batches(
     network: nn.Module, inputs: Inputs, device: torch.device, on_progress: OnProgress = silent
-) -> NDArray[np.float32]:
+) -> Singles:
     """Embeddings of all inputs at length 1, as a model gives them that was saved."""
     rows = apply_in_batches(network, inputs, device, on_progress=on_progress)
     # In place, and few at a time: there may be millions.
@@ -138,13 +138,13 @@ def embed_in_batches(
     return rows
 
 
-def count_features(backbone: nn.Module, sample: NDArray[np.generic], device: torch.device) -> int:
+def count_features(backbone: nn.Module, sample: Array, device: torch.device) -> int:
     """Size of a backbone's features, by trying one input."""
     try:
         return int(apply_in_batches(backbone, sample, device).shape[1])
     except (RuntimeError, ValueError, TypeError, AssertionError) as error:
         shape = "×".join(map(str, sample.shape[1:]))
         raise UsageError(
-            f"the backbone cannot take inputs of {shape} ({' '.join(str(error).split())[:200]}); an image size that it "
+            f"the backbone cannot take inputs of {shape} ({reason_of(error)}); an image size that it "
             "is made for may help"
         ) from error

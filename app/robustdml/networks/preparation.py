@@ -6,12 +6,12 @@ from functools import cache
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
+from robustdml.arrays import Floats
 from robustdml.config import UNTRAINED, TrainingConfig
 from robustdml.data import RetrievalData, Split
-from robustdml.errors import UsageError
+from robustdml.errors import UsageError, reason_of
 from robustdml.networks.backbones.choice import FEATURES, Origin, is_own_code, load_origin, needs_trained_backbone
 from robustdml.networks.models import apply_in_batches, count_features
 from robustdml.networks.stored_features import map_features, store_split
@@ -28,7 +28,7 @@ class Prepared:
     num_features: int  # Size of the backbone's features, F
     # Returns the features of the training split from the untouched backbone, float32 or float16, (N, F): to be called
     # first before the backbone trains. Raises UsageError where the backbone is an untrained one.
-    frozen_features: Callable[[], NDArray[np.floating]]
+    frozen_features: Callable[[], Floats]
     origin: Origin  # What made the inputs of `backbone`, or the backbone itself where it trains
 
 
@@ -40,7 +40,7 @@ def resolve_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UsageError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from error
+        raise UsageError(f"device {name!r} cannot be used: {reason_of(error)}") from error
     return device
 
 
@@ -59,7 +59,7 @@ def prepare(
         return _on_features(replace(data, train=train, test=test), origin)
 
     @cache
-    def frozen_features() -> NDArray[np.floating]:
+    def frozen_features() -> Floats:
         if origin.name == UNTRAINED:
             raise needs_trained_backbone(data)
         return _features_of(data.train, origin, device, on_progress)
@@ -67,7 +67,7 @@ def prepare(
     return Prepared(data, origin.backbone, num_features, frozen_features, origin)
 
 
-def _features_of(split: Split, origin: Origin, device: torch.device, on_progress: OnProgress) -> NDArray[np.floating]:
+def _features_of(split: Split, origin: Origin, device: torch.device, on_progress: OnProgress) -> Floats:
     """Apply the backbone to images, or read what it made of them before."""
     # What the user's own code does may change while its name and weights do not.
     if is_own_code(origin.name):

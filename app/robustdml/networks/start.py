@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from robustdml.data import Rows
+from robustdml.arrays import Array, Floats, Labels, Rows, Singles
 from robustdml.evaluation import JUDGED, judged
 from robustdml.networks.models import unit_rows
 
@@ -50,11 +49,11 @@ class Start:
         layer.weight.copy_(math.sqrt(2) * turn[:, : len(axes)] @ axes)
         layer.bias.zero_().requires_grad_(False)
 
-    def embed(self, features: NDArray[np.generic]) -> NDArray[np.float32]:
+    def embed(self, features: Array) -> Singles:
         """Embeddings of features (N, F) before training, up to their turn and length."""
         return (unit_rows(features) @ self.axes[: self.width].T.float()).numpy()
 
-    def whitened(self, features: NDArray[np.floating], labels: NDArray[np.int64], rows: Rows) -> "Start":
+    def whitened(self, features: Floats, labels: Labels, rows: Rows) -> "Start":
         """Whiten within classes, by these rows of the features (N, F).
 
         The axes become (S/m + I)^(-1/2) times the axes, up to a turn, at the same mean length of the features; S is the
@@ -78,14 +77,14 @@ class Start:
         return replace(self, axes=(length * torch.linalg.solve_triangular(root, axes, upper=False)).double())
 
 
-def make_start(features: NDArray[np.floating], width: int, rows: Rows | None = None) -> Start:
+def make_start(features: Floats, width: int, rows: Rows | None = None) -> Start:
     """Start with the axes of features (N, F), or of some rows if there are any."""
     size = features.shape[1]
     axes = torch.eye(size, dtype=torch.float64) if width >= size else principal_axes(features, width, rows)
     return Start(width, axes, {})
 
 
-def principal_axes(features: NDArray[np.floating], width: int, rows: Rows | None = None) -> Tensor:
+def principal_axes(features: Floats, width: int, rows: Rows | None = None) -> Tensor:
     """Find axes of features (N, F), or of some rows if there are any, at length 1: by the cosine, not centred.
 
     They are unit vectors, the strongest first, float64, (R, F), at least `width` of them if the rows have as many.
@@ -107,9 +106,7 @@ def principal_axes(features: NDArray[np.floating], width: int, rows: Rows | None
     return axes
 
 
-def choose_start(
-    features: NDArray[np.floating], labels: NDArray[np.int64], seed: int, rows: Rows | None = None
-) -> Start:
+def choose_start(features: Floats, labels: Labels, seed: int, rows: Rows | None = None) -> Start:
     """Take the narrowest start that loses little on half of the classes, by their labels and the others' axes.
 
     It is measured on some rows, or all: wrong labels hide what is lost.
@@ -150,7 +147,7 @@ def _completed(axes: Tensor, width: int) -> Tensor:
     return completed
 
 
-def _of_each_class(labels: NDArray[np.int64], rows: Rows) -> Rows:
+def _of_each_class(labels: Labels, rows: Rows) -> Rows:
     """At most about `MOST_SAMPLES` of these rows: some of each class, and of very many classes two of some."""
     if len(rows) <= MOST_SAMPLES:
         return rows
@@ -163,7 +160,7 @@ def _of_each_class(labels: NDArray[np.int64], rows: Rows) -> Rows:
     return chosen
 
 
-def _halves(labels: NDArray[np.int64], seed: int) -> tuple[Rows, Rows]:
+def _halves(labels: Labels, seed: int) -> tuple[Rows, Rows]:
     """Samples of half of the classes, and at most `MOST_MEASURED` of the other half; none where nothing can be told."""
     present, sizes = np.unique(labels, return_counts=True)
     order = np.random.default_rng(seed).permutation(len(present))

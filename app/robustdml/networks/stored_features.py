@@ -8,9 +8,10 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 import torch
 from numpy.lib import format as npy
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 from torch import nn
 
+from robustdml.arrays import Array, Floats, Singles
 from robustdml.cache import cache_folder, in_full, make_once, read_array
 from robustdml.data import Split
 from robustdml.data.image_files import ImageFiles, Inputs, fingerprint
@@ -21,12 +22,12 @@ from robustdml.progress import OnProgress, silent
 
 RECIPE_VERSION = 2
 # Makes batches of rows, (B, F), from a row on.
-RowsFrom: TypeAlias = Callable[[int], Iterator[NDArray[np.float32]]]
+RowsFrom: TypeAlias = Callable[[int], Iterator[Singles]]
 # Samples that are read at a time where no network sets the size of batches.
 BLOCK = 4096
 
 
-def map_features(path: Path) -> NDArray[np.floating]:
+def map_features(path: Path) -> Floats:
     """Map what `store_rows` wrote into memory."""
     # A plain array over the mapped file: indexing the subclass costs more at every step. Copy on write, so that
     # PyTorch makes tensors of it without a warning.
@@ -41,7 +42,7 @@ def store_split(split: Split, origin: Origin, device: torch.device, on_progress:
     size = batch_size_for(split.inputs.shape, device) if split.is_images else BLOCK
     dtype = np.float16 if isinstance(split.inputs, ImageFiles) else np.float32
 
-    def rows(first: int) -> Iterator[NDArray[np.float32]]:
+    def rows(first: int) -> Iterator[Singles]:
         if split.is_images:
             batches = outputs_in_batches(origin.backbone, split.inputs, device, size, on_progress, first)
         else:
@@ -101,7 +102,7 @@ def _go_on(file: BinaryIO, count: int, dtype: np.dtype[Any], size: int, rows: Ro
         file.flush()
 
 
-def _blocks(inputs: Inputs, first: int = 0) -> Iterator[NDArray[np.generic]]:
+def _blocks(inputs: Inputs, first: int = 0) -> Iterator[Array]:
     return (inputs[start : start + BLOCK] for start in range(first, len(inputs), BLOCK))
 
 

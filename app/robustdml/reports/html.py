@@ -9,11 +9,12 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-STYLE = Path(__file__).with_name("page.css")
+from robustdml.arrays import Array
+from robustdml.errors import few
+
+STYLE, TEMPLATE = (Path(__file__).with_name(name) for name in ("page.css", "page.html"))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -32,12 +33,17 @@ def figure(source: str, alternative: str, caption: str) -> str:
     return f"<figure>{shown}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
+def left_out_line(left_out: Sequence[str]) -> str:
+    """Name the first few of what was left out, with the reason; nothing where there is none."""
+    return f"<p>Left out {len(left_out):,}: {escape(few(left_out))}.</p>" if left_out else ""
+
+
 def searched(figures: Sequence[str]) -> str:
     """Lay out a query, which is the first, and what it found."""
     return f'<div class="searched">{figures[0]}<div class="found">{"".join(figures[1:])}</div></div>'
 
 
-def picture(pixels: NDArray[np.generic]) -> str:
+def picture(pixels: Array) -> str:
     """Turn an image, uint8 (channels, S, S), into a ``data:`` address."""
     file = io.BytesIO()
     Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)).save(file, "JPEG", quality=75)
@@ -47,7 +53,12 @@ def picture(pixels: NDArray[np.generic]) -> str:
 def page(title: str, body: str, style: Path = STYLE, script: str = "") -> str:
     """Make a whole page, which runs no script but the one given."""
     rules = style.read_text(encoding="utf-8")
-    return in_browser(_PAGE.substitute(title=escape(title), body=body, policy=policy(script), style=rules))
+    return in_browser(filled(TEMPLATE, title=escape(title), body=body, policy=policy(script), style=rules))
+
+
+def filled(template: Path, **texts: str) -> str:
+    """Put HTML into the places of a template."""
+    return Template(template.read_text(encoding="utf-8")).substitute(texts)
 
 
 def in_browser(text: str) -> str:
@@ -61,19 +72,3 @@ def policy(script: str = "") -> str:
     run = f"'sha256-{digest}'" if script else "'none'"
     content = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {run}; base-uri 'none'"
     return f'<meta http-equiv="Content-Security-Policy" content="{content}; form-action \'none\'">'
-
-
-_PAGE = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-$policy
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title>
-<style>
-$style</style>
-</head>
-<body>
-$body</body>
-</html>
-""")

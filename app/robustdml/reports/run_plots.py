@@ -3,26 +3,15 @@
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from matplotlib import rc_context
+from matplotlib import rc_context, rc_params_from_file
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 RIGHT, WRONG, GREY = "#009E73", "#CC3311", "#8a8f98"
-STYLE = {
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": GREY,
-    "axes.labelcolor": "#33363b",
-    "xtick.color": "#55595f",
-    "ytick.color": "#55595f",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e6e8eb",
-    "legend.frameon": False,
-}
+STYLE = rc_params_from_file(Path(__file__).with_name("plots.mplstyle"), use_default_template=False)
 
 
 def draw_axes(draw: Callable[[Axes], None], height: float) -> str:

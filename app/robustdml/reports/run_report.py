@@ -10,8 +10,7 @@ from robustdml.data.named import NAMED
 from robustdml.evaluation import untouched_title
 from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
-from robustdml.reports.html import figure, page, picture, searched, table
-from robustdml.reports.left_out import left_out_line
+from robustdml.reports.html import figure, left_out_line, page, picture, searched, table
 from robustdml.reports.run_plots import curve
 from robustdml.retrieval import METRICS
 from robustdml.run.audited_labels import describe

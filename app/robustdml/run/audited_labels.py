@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from robustdml.arrays import Ints, Labels
 from robustdml.audit_report.decisions import clean_labels
 from robustdml.audit_report.findings import Finding, read_findings
 from robustdml.config import CORRECT, TrainingConfig
 from robustdml.data import Split
-from robustdml.data.images import few
-from robustdml.errors import UsageError, expanded
+from robustdml.errors import UsageError, expanded, few
 from robustdml.networks.preparation import Prepared
 
 
@@ -50,9 +49,7 @@ def _cleaned_test(findings: list[Finding], config: TrainingConfig, test: Split) 
     return test.take(rows, labels, test.class_names)
 
 
-def _clean(
-    findings: list[Finding], config: TrainingConfig, split: Split
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _clean(findings: list[Finding], config: TrainingConfig, split: Split) -> tuple[Ints, Ints]:
     """Rows that stay, and their labels, (n,); a proposal may be of a class that the split lacks."""
     number = {name: label for label, name in enumerate(split.class_names)}
     clean = clean_labels(findings, config.labels_use, config.labels_confidence)
@@ -94,7 +91,7 @@ def _of_training(path: Path, findings: list[Finding], train: Split) -> list[Find
     return [by_sample[name] for name in names]
 
 
-def _taken(prepared: Prepared, rows: NDArray[np.int64], labels: NDArray[np.int64]) -> Prepared:
+def _taken(prepared: Prepared, rows: Ints, labels: Labels) -> Prepared:
     """Data and features of some rows (n,) of the training samples, under labels (n,)."""
     whole, features = prepared.data.train, prepared.frozen_features
     train = replace(whole, labels=labels)

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
+from robustdml.arrays import Doubles, Ints, Labels
 from robustdml.evaluation import JUDGED
 from robustdml.filters.options import FILTERS, NO_FILTER
 
@@ -30,17 +30,15 @@ class Tally:
 
     num_classes: int
     chance: float = CHANCE  # Probability of a supported gain where there is none
-    sums: NDArray[np.float64] = field(init=False)  # (C, 2)
-    counts: NDArray[np.int64] = field(init=False)  # (C,)
+    sums: Doubles = field(init=False)  # (C, 2)
+    counts: Ints = field(init=False)  # (C,)
     believed_gain: float = 0.0  # Sum of the differences of MAP@R among labels that the audit keeps
     splits: int = 0
 
     def __post_init__(self) -> None:
         self.sums, self.counts = np.zeros((self.num_classes, 2)), np.zeros(self.num_classes, np.int64)
 
-    def add(
-        self, labels: NDArray[np.int64], differences: NDArray[np.float64], among_believed: NDArray[np.float64]
-    ) -> None:
+    def add(self, labels: Labels, differences: Doubles, among_believed: Doubles) -> None:
         """Add those of the samples of a split, (N,) and (N, 2), and of the believed ones; NaN for what was no query."""
         queries = ~np.isnan(differences[:, 0])
         np.add.at(self.sums, labels[queries], differences[queries])
@@ -49,19 +47,19 @@ class Tally:
         self.splits += 1
 
     @property
-    def mean(self) -> NDArray[np.float64]:
+    def mean(self) -> Doubles:
         """Mean gains, (2,)."""
-        gains: NDArray[np.float64] = self.sums.sum(0) / max(int(self.counts.sum()), 1)
+        gains: Doubles = self.sums.sum(0) / max(int(self.counts.sum()), 1)
         return gains
 
     @property
-    def error(self) -> NDArray[np.float64]:
+    def error(self) -> Doubles:
         """Standard errors of the means by the jackknife over classes, (2,); infinite of one class."""
         tested = self.counts > 0
         if tested.sum() < 2:
             return np.full(2, np.inf)
         without = (self.sums.sum(0) - self.sums[tested]) / (self.counts.sum() - self.counts[tested])[:, None]
-        errors: NDArray[np.float64] = np.sqrt((1 - 1 / tested.sum()) * ((without - self.mean) ** 2).sum(0))
+        errors: Doubles = np.sqrt((1 - 1 / tested.sum()) * ((without - self.mean) ** 2).sum(0))
         return errors
 
     @property

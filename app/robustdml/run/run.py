@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from robustdml.arrays import Array, Labels, Mask, Rows, Singles
 from robustdml.config import RANDOM, WHITENED, TrainingConfig
-from robustdml.data import Rows
 from robustdml.data.image_files import batches_of
 from robustdml.data.samplers import ClassBalancedSampler, RandomSampler, make_sampler
 from robustdml.errors import UsageError
@@ -182,7 +181,7 @@ class Run:
             self.drawn = np.flatnonzero(self.filter.verdict[KEPT].cpu().numpy())
             self.sampler = self._sampler_of(self.labels[self.drawn])
 
-    def _sampler_of(self, labels: NDArray[np.int64]) -> RandomSampler | ClassBalancedSampler:
+    def _sampler_of(self, labels: Labels) -> RandomSampler | ClassBalancedSampler:
         config, usual = self.config, METHODS[self.config.method].samples_per_class
         return make_sampler(labels, config.batch_size, config.samples_per_class, usual, config.seed)
 
@@ -208,14 +207,14 @@ class Run:
             self.label_quality = self.world.merged(found.to(self.device)).cpu()
         return self.label_quality
 
-    def believed(self) -> NDArray[np.bool_]:
+    def believed(self) -> Mask:
         """Say which labels the audit keeps, (N,); all where it keeps none, or is not asked yet and would take long."""
         if self.label_quality is None and len(self.labels) * self.prepared.data.train.num_classes > MOST_JUDGED:
             return np.ones(len(self.labels), dtype=bool)
         keep = (self.judge_labels() >= LEAST_QUALITY).numpy()
         return keep if keep.any() else ~keep
 
-    def judge_by_filter(self, rows: Rows) -> NDArray[np.bool_]:
+    def judge_by_filter(self, rows: Rows) -> Mask:
         """Say which of these labels PRISM keeps by the embeddings before training, (N,); a new filter has to follow."""
         assert isinstance(self.filter, PrismFilter)
         embeddings = self._embed_training_split()
@@ -300,14 +299,14 @@ class Run:
                 parameter.lerp_(start, 1 - self.averaging)
         return used
 
-    def scores(self) -> dict[str, NDArray[np.float32]]:
+    def scores(self) -> dict[str, Singles]:
         """Scores of each training label in the last epoch, (N,) by name."""
         scores = self.log.scores()
         for loss_input in self.inputs.values():
             scores |= loss_input.scores()
         return scores
 
-    def _step(self, rows: Rows, inputs: NDArray[np.generic]) -> Tensor | None:
+    def _step(self, rows: Rows, inputs: Array) -> Tensor | None:
         """Take a step and return the detached loss; no step, and None, where the filter keeps nothing."""
         with self._autocast():
             embeddings = self.network(as_tensor(inputs, self.device))

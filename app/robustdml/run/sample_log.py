@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from robustdml.arrays import Ints, Mask, Singles
 from robustdml.evaluation import detection_auc
 from robustdml.filters.filter import KEPT
 
@@ -19,7 +19,7 @@ class SampleLog(nn.Module):
 
     values: Tensor
 
-    def __init__(self, names: Iterable[str], changed: NDArray[np.bool_]) -> None:
+    def __init__(self, names: Iterable[str], changed: Mask) -> None:
         super().__init__()
         self.names = tuple(names)
         self._changed = changed
@@ -30,13 +30,13 @@ class SampleLog(nn.Module):
         """Begin an epoch."""
         self.values.fill_(torch.nan)
 
-    def write(self, rows: NDArray[np.int64], quantities: Mapping[str, Tensor]) -> None:
+    def write(self, rows: Ints, quantities: Mapping[str, Tensor]) -> None:
         """Take down some quantities of a batch."""
         places = torch.from_numpy(rows).to(self.values.device)
         for name, value in quantities.items():
             self.values[self.names.index(name), places] = value.detach().to(self.values)
 
-    def scores(self) -> dict[str, NDArray[np.float32]]:
+    def scores(self) -> dict[str, Singles]:
         """Give the quantities of the epoch."""
         return dict(zip(self.names, self.values.cpu().numpy(), strict=True))
 
@@ -60,6 +60,6 @@ class SampleLog(nn.Module):
         return record
 
 
-def clean_auc(name: str, values: NDArray[np.float32], changed: NDArray[np.bool_]) -> float | None:
+def clean_auc(name: str, values: Singles, changed: Mask) -> float | None:
     """Area under the ROC curve of a quantity as a score of clean labels."""
     return detection_auc(-values if name in LOW_WHEN_RIGHT else values, changed)

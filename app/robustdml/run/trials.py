@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from robustdml.arrays import Doubles, Ints, Labels, Mask, Rows, Singles
 from robustdml.config import WHITENED
-from robustdml.data import RetrievalData, Rows, Split
+from robustdml.data import RetrievalData
+from robustdml.data.dataset import renumbered
 from robustdml.evaluation import judged
 from robustdml.filters.filter import LEAST_QUALITY
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
@@ -25,8 +26,7 @@ from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import Prepared
 from robustdml.networks.start import Start, make_start
 from robustdml.progress import OnProgress
-from robustdml.run.evidence import CHANCE, CHANCE_OF_FEW, Tally, advice
-from robustdml.run.left_out import leave_out_by_group
+from robustdml.run.evidence import CHANCE, CHANCE_OF_FEW, CHANCE_ON_GROUPS, Tally, advice
 from robustdml.run.run import Run
 
 HELD_OUT = 1 / 3
@@ -35,7 +35,7 @@ FEWEST_CLASSES = 4
 MOST_CLASSES = 1000
 ENOUGH_CLASSES = 200
 MOST_SAMPLES = 6000
-# Held-out samples of a split that search.
+# Held-out samples of a split, or of a group of classes, that search.
 MOST_QUERIES = 600
 # Share of the labels that the audit keeps and PRISM leaves out, from which on PRISM filters in place of the audit. On
 # sets to choose by, labels wrong at random reached 0.07; those of like samples or similar classes 0.08 to 0.47.
@@ -53,6 +53,8 @@ NEARLY = 0.95
 # Factor of the learning rate that is tried as well where the run has few steps. A trial has about a quarter of them: in
 # a longer run what suits the trial goes too far.
 FASTER, FEW_STEPS = 3.0, 300
+# Groups of few classes on which the whitened start is measured.
+GROUPS = 5
 
 
 def prepare_run(run: Run, report: OnProgress) -> None:
@@ -164,7 +166,8 @@ class Trials:
         """Train on the samples of some classes, and measure on those of others."""
         run = self.run
         split = run.prepared.data.train
-        data = RetrievalData(run.prepared.data.name, _of_rows(split, kept), _of_rows(split, held))
+        train, test = (split.take(rows, *renumbered(split.labels[rows], split.class_names)) for rows in (kept, held))
+        data = RetrievalData(run.prepared.data.name, train, test)
         features = np.asarray(data.train.inputs, np.float32)
         prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
         labels = data.test.labels
@@ -172,10 +175,10 @@ class Trials:
         # All held-out samples by the labels given, and those alone whose labels the audit keeps.
         parts = [(rows, labels[rows], _some_of_each_class(labels[rows])) for rows in (np.arange(len(held)), believed)]
 
-        def embed(network: torch.nn.Module) -> NDArray[np.float32]:
+        def embed(network: torch.nn.Module) -> Singles:
             return apply_in_batches(network, data.test.inputs, run.device)
 
-        def measure(embeddings: NDArray[np.float32]) -> list[NDArray[np.float64]]:
+        def measure(embeddings: Singles) -> list[Doubles]:
             return [judged(embeddings[rows], of_rows, queries) for rows, of_rows, queries in parts]
 
         # Wrong labels bring samples of the held-out classes into training: the start must not see them.
@@ -183,7 +186,7 @@ class Trials:
         start = make_start(features, run.embedding_size, rows)
         untouched = measure(embed(prepared.backbone))
 
-        def record(key: tuple[FilterOptions, float, float], embeddings: NDArray[np.float32]) -> None:
+        def record(key: tuple[FilterOptions, float, float], embeddings: Singles) -> None:
             gains, of_believed = (after - before for after, before in zip(measure(embeddings), untouched, strict=True))
             self.tallies[key].add(split.labels[held], gains, of_believed)
 
@@ -216,7 +219,42 @@ class Trials:
         return trial
 
 
-def splits_of(labels: NDArray[np.int64], seed: int) -> list[tuple[Rows, Rows]]:
+def leave_out_by_group(features: Singles, labels: Labels, believed: Mask, width: int, seed: int) -> Tally:
+    """For each group of classes, whiten features (N, F) by half of the other classes' samples, then by the other half.
+
+    Samples of the group search among themselves and the half that whitening was not fitted to. Whitening moves samples
+    that it was fitted to away from their neighbours; among these, samples of the group would find each other too well.
+    """
+    random = np.random.default_rng(seed)
+    start = make_start(features, width, np.flatnonzero(believed))
+    tally = Tally(int(labels.max()) + 1, CHANCE_ON_GROUPS)
+    order = np.lexsort((random.random(len(labels)), labels))
+    half = np.empty(len(labels), np.int64)
+    half[order] = np.arange(len(labels)) % 2
+    classes = random.permutation(np.unique(labels))
+    for group in np.array_split(classes, min(GROUPS, len(classes))):
+        left_out = np.isin(labels, group)
+        for seen in range(2):
+            fitted = start.whitened(features, labels, np.flatnonzero(believed & ~left_out & (half == seen)))
+            rows = np.flatnonzero(left_out | (half != seen))
+            embeddings = fitted.embed(features[rows])
+            # By the labels given, and among those alone that the audit keeps.
+            gains = [
+                _gains(features[rows[part]], embeddings[part], labels[rows[part]], left_out[rows[part]])
+                for part in (np.arange(len(rows)), np.flatnonzero(believed[rows]))
+            ]
+            tally.add(labels[rows], *gains)
+    return tally
+
+
+def _gains(features: Singles, embeddings: Singles, labels: Labels, asked: Mask) -> Doubles:
+    """Differences of Recall@1 and MAP@R, (N, 2); NaN for samples that do not search."""
+    queries = np.flatnonzero(asked)
+    queries = queries[np.linspace(0, len(queries) - 1, min(len(queries), MOST_QUERIES)).astype(np.int64)]
+    return judged(embeddings, labels, queries) - judged(features, labels, queries)
+
+
+def splits_of(labels: Labels, seed: int) -> list[tuple[Rows, Rows]]:
     """Samples to train on and samples to test on, of different classes; none where there are too few."""
     present, sizes = np.unique(labels, return_counts=True)
     random = np.random.default_rng(seed)
@@ -238,24 +276,19 @@ def splits_of(labels: NDArray[np.int64], seed: int) -> list[tuple[Rows, Rows]]:
     return found
 
 
-def _thinned(labels: NDArray[np.int64], classes: NDArray[np.int64], random: np.random.Generator) -> Rows:
+def _thinned(labels: Labels, classes: Ints, random: np.random.Generator) -> Rows:
     """Samples of these classes, sorted; of few large classes at most `MOST_SAMPLES`."""
     rows = np.flatnonzero(np.isin(labels, classes))
     return rows if len(rows) <= MOST_SAMPLES else np.sort(random.choice(rows, MOST_SAMPLES, replace=False))
 
 
-def _some_of_each_class(labels: NDArray[np.int64]) -> Rows:
+def _some_of_each_class(labels: Labels) -> Rows:
     """At most `MOST_QUERIES` samples, evenly from all classes."""
     by_class = np.argsort(labels, kind="stable")
     return np.sort(by_class[np.linspace(0, len(labels) - 1, min(len(labels), MOST_QUERIES)).astype(np.int64)])
 
 
-def _of_rows(split: Split, rows: Rows) -> Split:
-    classes, labels = np.unique(split.labels[rows], return_inverse=True)
-    return split.take(rows, labels.astype(np.int64), tuple(split.class_names[c] for c in classes))
-
-
-def num_tried(sizes: NDArray[np.int64]) -> int:
+def num_tried(sizes: Ints) -> int:
     """Number of classes in a trial."""
     affordable = int(np.searchsorted(np.cumsum(sizes), MOST_SAMPLES, side="right"))
     return min(len(sizes), MOST_CLASSES, max(ENOUGH_CLASSES, affordable))

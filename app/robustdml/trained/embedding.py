@@ -10,25 +10,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from robustdml.arrays import Array, Floats, Ints, Labels, Singles
 from robustdml.cache import NAMES, begun_file, take_away
 from robustdml.data import Split
 from robustdml.data.features import TEST, TRAIN, load_splits
 from robustdml.data.folders import PARTS, is_list, listed_parts, loose_images
 from robustdml.data.image_files import ImageFiles
 from robustdml.data.images import SUFFIXES, check_left_out, decode, image_files, is_image, read_ahead
+from robustdml.data.load import existing
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
 from robustdml.networks.backbones.choice import is_own_code
 from robustdml.networks.models import gathered
 from robustdml.networks.stored_features import RowsFrom, map_features, store_rows, stored_as
 from robustdml.progress import OnProgress
-from robustdml.trained.embedder import TrainedEmbedder
-from robustdml.trained.model_file import ModelCard
+from robustdml.trained.embedder import ModelCard, TrainedEmbedder
 
 # So many files are embedded in a minute or more: from here on embeddings are kept in the cache folder as they come.
 MANY = 1024
+EXPECTED = (
+    "a folder of class folders (with train and test in it: both parts), a folder of images, an image, a list of images "
+    "(.csv or .parquet with the columns path and label, or a text file with a path a line), or an .npz file of "
+    "features where the model takes features"
+)
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,8 @@ class Samples:
     """Samples of one kind."""
 
     name: str  # What messages call them
-    inputs: list[Path] | NDArray[np.generic]  # Files of images; or images or features, as in `Split`
-    labels: NDArray[np.int64] | None = None  # int64, (N,), values 0..C-1
+    inputs: list[Path] | Array  # Files of images; or images or features, as in `Split`
+    labels: Labels | None = None  # int64, (N,), values 0..C-1
     class_names: tuple[str, ...] = ()  # C names; empty without labels
     loose: tuple[str, ...] = ()  # Images beside the class folders, which are left out, with the reason
     left_out: tuple[str, ...] = ()  # Rows of a list that lack a path or a label, with the reason
@@ -51,9 +56,7 @@ def find_samples(source: str, card: ModelCard) -> dict[str, Samples]:
     if source in NAMED:
         named = NAMED[source].load()
         return {TRAIN: _of_split(source, named.train, card), TEST: _of_split(source, named.test, card)}
-    path = expanded(source)
-    if not path.exists():
-        raise UsageError(f"{source}: no such file or folder")
+    path = existing(source, EXPECTED)
     if path.suffix.lower() == ".npz":
         splits = load_splits(path, need_labels=False)
         return {part: _of_split(str(path), split, card) for part, split in splits.items()}
@@ -98,8 +101,8 @@ class Embedded:
     """Samples with their embeddings."""
 
     samples: Samples
-    embeddings: NDArray[np.float32]  # (N, D), rows of length 1
-    rows: NDArray[np.int64]  # Which of the samples they are of, (N,)
+    embeddings: Singles  # (N, D), rows of length 1
+    rows: Ints  # Which of the samples they are of, (N,)
     left_out: list[str]  # With the reason
 
     @property
@@ -113,7 +116,7 @@ class Embedded:
         labels = self.samples.labels
         return None if labels is None else self.samples.class_names[labels[self.rows[place]]]
 
-    def numbered(self, names: Sequence[str]) -> NDArray[np.int64]:
+    def numbered(self, names: Sequence[str]) -> Ints:
         """Labels as places among all names of classes, (N,)."""
         if self.samples.labels is None:
             raise UsageError(
@@ -148,7 +151,7 @@ def embed_samples(
     return Embedded(samples, embeddings[~bad] if broken else embeddings, np.flatnonzero(~bad), left_out)
 
 
-def _stored(embedder: TrainedEmbedder, samples: Samples, size: int, rows: RowsFrom) -> NDArray[np.floating]:
+def _stored(embedder: TrainedEmbedder, samples: Samples, size: int, rows: RowsFrom) -> Floats:
     """Embeddings in the cache folder, mapped; says that they go on, or that they cannot."""
     assert isinstance(samples.inputs, list)
     images = ImageFiles(samples.inputs, embedder.card.image_size, embedder.card.channels)
@@ -165,7 +168,7 @@ def _stored(embedder: TrainedEmbedder, samples: Samples, size: int, rows: RowsFr
 
 def _batches(
     embedder: TrainedEmbedder, samples: Samples, batch_size: int, on_progress: OnProgress, first: int
-) -> Iterator[NDArray[np.float32]]:
+) -> Iterator[Singles]:
     """Embed batch after batch, (B, D); the row of an image that cannot be read is NaN."""
     inputs, card = samples.inputs, embedder.card
     rows = [range(start, min(start + batch_size, len(inputs))) for start in range(first, len(inputs), batch_size)]

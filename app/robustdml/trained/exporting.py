@@ -9,13 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from robustdml.arrays import Singles
 from robustdml.cache import write_text, write_whole
-from robustdml.errors import UsageError, quiet
-from robustdml.trained.embedder import TrainedEmbedder
-from robustdml.trained.model_file import ModelCard
+from robustdml.errors import UsageError, quiet, reason_of
+from robustdml.trained.embedder import ModelCard, TrainedEmbedder
 
 # The most that a number of an embedding of length 1 may differ; float32 in another order differs by some 1e-6.
 TOLERANCE = 1e-4
@@ -26,7 +25,7 @@ ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 # Made of a network, an example and the metadata: the bytes of the file, and what runs them.
-Program = tuple[bytes, Callable[[Tensor], NDArray[np.float32]]]
+Program = tuple[bytes, Callable[[Tensor], Singles]]
 
 
 def export_model(embedder: TrainedEmbedder, path: Path) -> tuple[Path, float]:
@@ -47,8 +46,7 @@ def export_model(embedder: TrainedEmbedder, path: Path) -> tuple[Path, float]:
         raise
     except Exception as error:
         raise UsageError(
-            f"{path}: the backbone {card.backbone} cannot be exported "
-            f"({type(error).__name__}: {' '.join(str(error).split())[:300]})"
+            f"{path}: the backbone {card.backbone} cannot be exported ({type(error).__name__}: {reason_of(error)})"
         ) from error
     with torch.no_grad():
         pairs = [(embedder(inputs).numpy(), run(inputs)) for inputs in _examples(card, CHECKED_BATCHES)]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from robustdml.errors import UsageError, quiet
+from robustdml.errors import UsageError, quiet, reason_of
 from robustdml.networks.backbones.photographs import PhotoBackbone
 
 PREFIX = "timm:"
@@ -52,44 +52,38 @@ def _load(name: str, path: Path, seed: int) -> nn.Module:
         except UsageError as error:
             raise UsageError(f"{error}; its weights are from {path}") from error
         except Exception as error:  # Of a file that holds no weights: nearly anything.
-            reason = " ".join(str(error).split())[:200]
-            raise UsageError(f"backbone {name}: {path} is not a file of its weights ({reason})") from error
+            raise UsageError(f"backbone {name}: {path} is not a file of its weights ({reason_of(error)})") from error
 
 
 def _create(name: str, **arguments: Any) -> nn.Module:
-    timm, architecture = _timm(name), name.removeprefix(PREFIX)
-    try:
-        # Without a classifier the output is the pooled features.
-        network: nn.Module = timm.create_model(architecture, num_classes=0, **arguments)
-    except RuntimeError as error:
-        raise UsageError(f"backbone {name}: timm cannot make it ({' '.join(str(error).split())[:300]})") from error
+    # Without a classifier the output is the pooled features.
+    network: nn.Module = _ask("create_model", name, num_classes=0, **arguments)
     return network
 
 
-def _timm(name: str) -> Any:
-    """Import the library, which has a network of this name."""
+def _settings(name: str) -> dict[str, Any]:
+    """What timm knows of a network without making it: size of the images, where its weights are."""
+    found = _ask("get_pretrained_cfg", name)
+    # None of a network that nobody has trained.
+    return {} if found is None else dict(found.to_dict())
+
+
+def _ask(function: str, name: str, **arguments: Any) -> Any:
+    """Call a function of the library, which has a network of this name."""
     if find_spec("timm") is None:
         raise UsageError(
             f"backbone {name}: timm is not installed; `pip install timm` brings it, with the torchvision that goes "
             "with your PyTorch"
         )
-    timm = import_module("timm")
-    architecture = name.removeprefix(PREFIX)
+    timm, architecture = import_module("timm"), name.removeprefix(PREFIX)
     if not timm.is_model(architecture):
         like = timm.list_models(f"{architecture}*") or timm.list_models(f"*{architecture}*") if architecture else []
         hint = f"; it has {', '.join(like[:5])}" if like else "; timm.list_models() lists them"
         raise UsageError(f"backbone {name}: timm has no network {architecture!r}{hint}")
-    return timm
-
-
-def _settings(name: str) -> dict[str, Any]:
-    """What timm knows of a network without making it: size of the images, where its weights are."""
     try:
-        found = _timm(name).get_pretrained_cfg(name.removeprefix(PREFIX))
+        return getattr(timm, function)(architecture, **arguments)
     except RuntimeError as error:
-        raise UsageError(f"backbone {name}: timm cannot make it ({' '.join(str(error).split())[:300]})") from error
-    # None of a network that nobody has trained.
-    return {} if found is None else dict(found.to_dict())
+        raise UsageError(f"backbone {name}: timm cannot make it ({reason_of(error)})") from error
 
 
 def _with_normalisation(network: nn.Module, augment: bool) -> PhotoBackbone:
