@@ -49,14 +49,10 @@ class TrainingConfig(Options):
     )
     labels: str = option("", "labels.csv of robustdml audit for these samples, whose findings are used", metavar="FILE")
     labels_use: str = option(
-        DROP, "drop wrong labels, or correct them by their proposals and drop those without a sure one", choices=USES
+        DROP, "drop wrong labels, or correct those with sure proposals and drop the rest", choices=USES
     )
-    labels_confidence: float = option(
-        CONFIDENCE, "least probability of a proposal that replaces the label", at_least=0, at_most=1
-    )
-    finetune: bool = option(
-        False, "train the backbone too, rather than the embedding layer on frozen features", heading="network"
-    )
+    labels_confidence: float = option(CONFIDENCE, "least probability of such a proposal", at_least=0, at_most=1)
+    finetune: bool = option(False, "train the backbone too, not the embedding layer alone", heading="network")
     backbone: str = option(
         "",
         "efficientnet-lite0 (needs the extra vision; for folders of images), timm:NAME, your own as "
@@ -64,12 +60,8 @@ class TrainingConfig(Options):
         "(default: efficientnet-lite0 for images, none for features, of glyphs "
         "its own CNN)",
     )
-    backbone_weights: str = option(
-        "", "file of weights for efficientnet-lite0 or timm:NAME, instead of their own", metavar="FILE"
-    )
-    augment: bool = option(
-        True, "random crops and flips of the training images, where efficientnet-lite0 or timm:NAME is finetuned"
-    )
+    backbone_weights: str = option("", "file of weights for efficientnet-lite0 or timm:NAME", metavar="FILE")
+    augment: bool = option(True, "random crops and flips, where efficientnet-lite0 or timm:NAME is finetuned")
     embedding_size: int | None = option(
         None,
         "size of the embeddings (default: 64; unless it starts at random the first of 64, 128, … that loses little "

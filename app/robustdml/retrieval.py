@@ -53,9 +53,7 @@ def retrieval_by_query(
     own = int(gallery is None)
     for one in (rows, searched):
         if not all(bool(part.isfinite().all()) for part in torch.split(one, _MOST_QUERIES)):
-            raise UsageError(
-                "embeddings hold NaN or infinite values: the training diverged; try a smaller learning rate"
-            )
+            raise UsageError("embeddings are NaN or infinite: the training diverged; try a smaller learning rate")
     relevant = torch.bincount(there, minlength=int(sought.max()) + 1 if len(sought) else 0)[sought] - own
     # Queries that look for many come first, and with others that do.
     order = torch.argsort(relevant, descending=True, stable=True)

@@ -52,9 +52,7 @@ class DataSettings(Options):
     )
     test_fraction: float = option(0.5, "fraction of the classes to test on; 0 trains on all, and tests on them")
     split_seed: int = option(0, "seed of the choice of test classes")
-    skip_broken: bool = option(
-        False, "leave out images that cannot be read and rows without path or label, and name them at the end"
-    )
+    skip_broken: bool = option(False, "leave out images that cannot be read and rows without path or label")
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,7 @@ class PlaceSettings(Options):
     """Where it runs, and what it writes."""
 
     device: str = option("auto", "auto, cpu, cuda, …", heading="where")
-    logger: str = option(
-        "none", "tensorboard: also write event files to OUT/tensorboard", choices=("none", "tensorboard")
-    )
+    logger: str = option("none", "tensorboard: event files in OUT/tensorboard", choices=("none", "tensorboard"))
 
 
 @dataclass(frozen=True)

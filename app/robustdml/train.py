@@ -84,17 +84,17 @@ def train(
 
     A run that is interrupted and resumed gives the same bits as one that is not, on the CPU. With `out`, SIGTERM and
     SIGUSR1 in the main thread end it by a ``SystemExit`` with status 75, after a checkpoint of the step under way.
+    Settings, data and folder that do not fit together, a folder that another process is training in, and a loss that is
+    no longer finite raise `UsageError`.
 
     Parameters
     ----------
     config : TrainingConfig
         Settings.
     data : RetrievalData
-        Images or features with their labels, wrong ones among them; with `Split.true_labels` the report says how well
-        the run tells these.
+        Training and test split; with `Split.true_labels` the report says how well the run tells wrong labels.
     out : Path, optional
-        Folder for ``checkpoint.pt``, ``history.jsonl``, ``metrics.json`` and ``model.pt``; nothing is written without
-        it.
+        Folder for ``checkpoint.pt``, ``history.jsonl``, ``metrics.json`` and ``model.pt``.
     resume : bool
         Go on from the checkpoint in `out`.
     device : str
@@ -106,25 +106,13 @@ def train(
     untouched : dict, optional
         Metrics of the untouched features, by a caller who has them from another run on the same features.
     evaluate_each_epoch : bool
-        False to evaluate after the last epoch alone, where nobody looks at the others: on much test data evaluation
-        takes longer than training. The other records of the history have no metrics then.
+        False to evaluate after the last epoch alone: on much test data evaluation takes longer than training.
     may_keep_features : bool
         False where embeddings have to be learnt, even if no way to learn them gains anything on held-out classes.
     checkpoint_every : float, optional
         Seconds between the checkpoints within an epoch; None: there is one after each epoch alone.
     world : World
         The processes that train it together, each with a part of every batch; the first of them writes.
-
-    Returns
-    -------
-    TrainingResult
-        The trained network and everything measured.
-
-    Raises
-    ------
-    UsageError
-        Settings, data and folder that do not fit together; a folder that another process is training in; a loss that
-        is no longer finite.
 
     Examples
     --------
@@ -207,9 +195,7 @@ def check_folder(out: Path, resume: bool) -> None:
         raise UsageError(f"{out} holds a run already: resume it, or give another folder")
     others = [name for name in (MODEL_FILE, "metrics.json", "report.html") if (out / name).exists()]
     if others and not resume:
-        raise UsageError(
-            f"out {str(out)!r}: holds {' and '.join(others)}, without a run's checkpoint; give another folder"
-        )
+        raise UsageError(f"out {str(out)!r}: holds {' and '.join(others)}, and no checkpoint; give another folder")
 
 
 def save_checkpoint(path: Path, run: Run, state: dict[str, Any]) -> None:
@@ -236,7 +222,7 @@ def _read_checkpoint(path: Path) -> dict[str, Any]:
         if not previous.exists():
             raise
         raise DamagedError(
-            f"{error}. The one before it is {previous.name}: name it {path.name}, and resume there"
+            f"{error}. The one before it is {previous.name}: rename it {path.name}, and resume"
         ) from error
     if not isinstance(content, dict) or content.get("format") != CHECKPOINT_FORMAT:
         raise UsageError(f"{path}: not a checkpoint of format {CHECKPOINT_FORMAT}")

@@ -311,7 +311,7 @@ def test_near_duplicates():
 
 def test_duplicates_by_the_thousand():
     features = np.repeat(np.eye(3, 5), 3000, axis=0)
-    groups = duplicate_groups(features, np.zeros(9000, dtype=np.int64))
+    groups = duplicate_groups(features, 0.9995, np.zeros(9000, dtype=np.int64))
     assert (groups == np.repeat([0, 1, 2], 3000)).all()
     auditor = LabelAuditor().fit(features[::30], np.arange(300) // 100)
     assert np.isfinite(auditor.label_quality_).all() and auditor.issues_.sum() == 0

@@ -232,7 +232,7 @@ def test_the_image_size_is_that_of_the_network(timm):
     ("name", "file", "message"),
     [
         ("resnet50", None, "backbone 'resnet50': expected efficientnet-lite0, timm:NAME"),
-        ("untrained", "text.pth", "backbone untrained takes none; those that do"),
+        ("untrained", "text.pth", "take weights, and untrained does not"),
         ("efficientnet-lite0", "nowhere.pth", r"backbone weights nowhere\.pth: no such file"),
         ("efficientnet-lite0", "strange.pth", r"strange\.pth: not of this network; Missing key"),
         ("efficientnet-lite0", "list.pth", r"list\.pth: expected a state_dict"),

@@ -127,7 +127,7 @@ def a_run_with_a_memory(place):
 @case(2)
 def methods_of_one_process(place):
     config = TrainingConfig(method="smooth-proxy-anchor", epochs=1)
-    with pytest.raises(UsageError, match="takes confidences, which is made on one process"):
+    with pytest.raises(UsageError, match="takes confidences of one process"):
         train(config, clusters(), device="cpu", world=world_of(place))
 
 

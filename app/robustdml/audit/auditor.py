@@ -145,7 +145,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         self.features_learnt = features_learnt
 
     def fit(self, X: ArrayLike, y: ArrayLike, checked: ArrayLike | None = None) -> "LabelAuditor":
-        """Judge every label.
+        """Judge every label, and return itself.
 
         Parameters
         ----------
@@ -156,11 +156,6 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         checked : array-like, optional
             Of labels that a person has checked, such as suspects of an earlier audit, (N,): 1 for right ones, 0 for
             wrong ones, NaN for the others. They are believed, and all probabilities and the share learn from them.
-
-        Returns
-        -------
-        LabelAuditor
-            Itself.
         """
         if not 0 < self.duplicate_similarity <= 1:
             raise ValueError(f"duplicate_similarity={self.duplicate_similarity}: expected a cosine above 0, up to 1")
@@ -169,9 +164,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
             check_classification_targets(given)
         self.classes_, labels = np.unique(given, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(
-                f"all labels are of 1 class, {self.classes_[0]!r}: whether a label is right shows beside other classes"
-            )
+            raise ValueError(f"all labels are of 1 class, {self.classes_[0]!r}: labels are judged beside others")
         if (features == features[0]).all():
             raise UsageError("all rows of the features are equal: nothing tells which label is right")
         self._judge(features, labels.astype(np.int64), _known(checked, len(labels)))
@@ -195,9 +188,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         out[highest < 0.5] = WRONG
         out[(highest < 0.5) & (self.no_class_probability_ > proposed)] = NO_CLASS
         out[(sizes < FEWEST_SAMPLES) & np.isnan(checked)] = NOT_SURE
-        self.duplicate_groups_ = duplicate_groups(
-            features, labels, judged.nearest.numpy(), alike=self.duplicate_similarity
-        )
+        self.duplicate_groups_ = duplicate_groups(features, self.duplicate_similarity, labels, judged.nearest.numpy())
         overlap = judged.overlap.double().numpy()
         self.wrong_share_ = wrong_share(1 - right, 1 - qualities, overlap, np.zeros_like(labels), 1)[0]
         self.class_wrong_share_ = wrong_share(1 - right, 1 - qualities, overlap, labels, num_classes)

@@ -108,9 +108,7 @@ def _told_apart(features: Array, first: Rows, second: Rows) -> bool:
     X = X - X.mean(0)
     X *= LENGTH / X.norm(dim=1).mean().clamp(min=1e-6)
     classes = torch.arange(len(X)) >= len(some[0])
-    logits, _ = regress(
-        X, classes.long()[:, None], torch.ones(len(X), 1), torch.arange(len(X)) % FOLDS, num_classes=2, start=None
-    )
+    logits, _ = regress(X, classes.long()[:, None], torch.ones(len(X), 1), torch.arange(len(X)) % FOLDS, 2, None)
     error = math.sqrt((len(X) + 1) / (12 * len(some[0]) * len(some[1])))
     return bool(roc_auc_score(classes, logits[:, 1] - logits[:, 0]) - 3 * error >= TOLD_APART)
 

@@ -80,7 +80,7 @@ ALIKE = 0.9995
 _WINDOW = 4096
 
 
-def duplicate_groups(features: Array, *classes: Ints, alike: float = ALIKE) -> Ints:
+def duplicate_groups(features: Array, alike: float, *classes: Ints) -> Ints:
     """Number the groups of near duplicates, of samples that share a class by any of the assignments, (N,) each."""
     leader, every = np.arange(len(features)), np.concatenate(classes)
     order = np.argsort(every, kind="stable")

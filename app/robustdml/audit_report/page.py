@@ -80,16 +80,12 @@ def _most_similar(features: Singles, rows: list[int]) -> dict[int, list[int]]:
 
 def _suspects(findings: list[Finding], small: set[str]) -> list[int]:
     """Rows whose label is not called right: the class with most of them first, within a class the worst first."""
-    rows = [
-        row
-        for row, one in enumerate(findings)
-        if one.verdict != RIGHT and not (one.label in small and one.proposed == one.label)
-    ]
-    rows = sorted(rows, key=lambda row: findings[row].probability)[:MOST_SUSPECTS]
-    of_class = Counter(findings[row].label for row in rows)
-    return sorted(
-        rows, key=lambda row: (-of_class[findings[row].label], findings[row].label, findings[row].probability)
-    )
+    doubted = [(row, one) for row, one in enumerate(findings) if one.verdict != RIGHT]
+    doubted = [(row, one) for row, one in doubted if one.label not in small or one.proposed != one.label]
+    doubted = sorted(doubted, key=lambda pair: pair[1].probability)[:MOST_SUSPECTS]
+    of_class = Counter(one.label for _, one in doubted)
+    doubted.sort(key=lambda pair: (-of_class[pair[1].label], pair[1].label, pair[1].probability))
+    return [row for row, _ in doubted]
 
 
 def _shared_duplicates(findings: list[Finding]) -> list[list[int]]:

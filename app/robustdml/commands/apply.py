@@ -71,9 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _write_features(to: Path, kept: list[Finding], findings: Path) -> None:
     state = findings.parent / STATE
     if not state.exists():
-        raise UsageError(
-            f"{state} is missing, which says where the features are; apply the labels.csv of an audit in place"
-        )
+        raise UsageError(f"{state} is missing, which names the file of features; apply labels.csv where it was written")
     audited = read_json(state, "state of an audit")
     source = Path(str(audited.get("source", "")))
     if source.suffix.lower() != ".npz" or not source.exists():

@@ -46,9 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"folder for {LABELS}, {PAGE}, {FEATURES} and the models; the same audit, interrupted, goes on there",
     )
     parser.add_argument("--runs", type=int, default=1, help="independently seeded runs that judge together")
-    parser.add_argument(
-        "--as-they-are", action="store_true", help="judge features as they are given, without learning from them first"
-    )
+    parser.add_argument("--as-they-are", action="store_true", help="judge features as given, without learning first")
     parser.add_argument(
         "--decisions",
         type=path,
@@ -124,10 +122,7 @@ def _check_classes(samples: AuditSamples) -> None:
     if twice:
         raise UsageError(f"{samples.source}: {len(twice)} samples are there more than once, keep one: {few(twice)}")
     if len(samples.class_names) < 2:
-        raise UsageError(
-            f"{samples.source}: all labels are {samples.class_names[0]!r}; whether a label is right shows beside other "
-            "classes"
-        )
+        raise UsageError(f"{samples.source}: one class, {samples.class_names[0]!r}; labels are judged beside others")
 
 
 def _features(

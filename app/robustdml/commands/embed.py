@@ -32,7 +32,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, help="samples at a time")
     parser.add_argument(
-        "--skip-broken", action="store_true", help="leave images out that cannot be read, and name them at the end"
+        "--skip-broken", action="store_true", help="leave out images that cannot be read, and name them"
     )
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
 

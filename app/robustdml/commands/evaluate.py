@@ -44,11 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "glyphs-validation and glyphs-large; of data with a test part of its own that part, otherwise all of it",
     )
     parser.add_argument(
-        "--gallery", help="what --data searches, given as --data is, with the same names of classes (default: itself)"
+        "--gallery", help="what --data searches, given as --data is, with the same classes (default: itself)"
     )
-    parser.add_argument(
-        "--out", type=path, metavar="FOLDER", help=f"folder for {PAGE}, figures as JSON and classes.csv"
-    )
+    parser.add_argument("--out", type=path, metavar="FOLDER", help=f"folder for {PAGE}, {FIGURES} and {CLASSES}")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON rather than as a table")
     add_embedding_arguments(parser)
 

@@ -27,9 +27,7 @@ MOST_SHOWN, THUMBNAIL = 200, 128
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument("query", metavar="QUERY", help="an image, or whatever robustdml embed takes")
-    parser.add_argument(
-        "--in", dest="gallery", required=True, metavar="GALLERY", help="what is searched, given as QUERY"
-    )
+    parser.add_argument("--in", dest="gallery", required=True, metavar="GALLERY", help="what is searched")
     parser.add_argument("-k", type=int, default=8, help="how many to find")
     parser.add_argument("--out", type=path, default=Path("search"), help=f"folder for {PAGE} and {FOUND}")
     add_embedding_arguments(parser)
@@ -49,9 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows, others = (torch.from_numpy(one.embeddings).to(embedder.device) for one in (queries, gallery))
         among_themselves = gallery is queries
         if among_themselves and len(others) < 2:
-            raise UsageError(
-                f"{gallery.samples.name}: one sample, searched in itself, finds nothing; give another gallery"
-            )
+            raise UsageError(f"{gallery.samples.name}: one sample finds nothing in itself; give another gallery")
         most = len(others) - among_themselves
         similar = nearest(rows, others, min(arguments.k, most), exclude_self=among_themselves)
         places, cosines, names = similar.indices.tolist(), similar.values.tolist(), gallery.names

@@ -81,9 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.resume and arguments.out is None:
         raise UsageError("--resume needs --out, the folder of the run")
     # Before the processes of a run meet, so that all choose the same.
-    out: Path = arguments.out or next(
-        folder for number in count(1) if not (folder := Path(f"{RUNS}-{number}")).exists()
-    )
+    out: Path = arguments.out or next(path for number in count(1) if not (path := Path(f"{RUNS}-{number}")).exists())
     arguments.out = out
     settings = read_run_settings(vars(arguments), arguments.config, out, arguments.resume)
     with EndSignals(), joined_world(settings.place.device) as world:
@@ -163,7 +161,5 @@ def _print(result: TrainingResult, out: Path) -> None:
         console.print(rising, highlight=False, soft_wrap=True)
     if doubt := test_labels_note(result):
         console.print(doubt, highlight=False)
-    print(
-        f"{out / REPORT}: curves, examples and the most doubtful labels; settings, checkpoint and figures are beside it"
-    )
+    print(f"{out / REPORT}: curves, examples and doubtful labels; settings, checkpoint and figures are beside it")
     print(f"{out / MODEL_FILE}: try robustdml embed {out} IMAGES -o embeddings.npz")

@@ -43,9 +43,7 @@ def load_splits(path: Path, need_labels: bool = True) -> dict[str, Split]:
     splits[TEST] = _finite_part(path, arrays, TEST)
     columns, test_columns = (splits[part].inputs.shape[1] for part in (TRAIN, TEST))
     if test_columns != columns:
-        raise UsageError(
-            f"{path}: features have {columns} columns and test_features {test_columns}; they must come from one model"
-        )
+        raise UsageError(f"{path}: features have {columns} columns, and test_features {test_columns}")
     return splits
 
 
@@ -53,9 +51,7 @@ def _finite_part(path: Path, arrays: dict[str, NDArray[Any]], prefix: str) -> Sp
     split, finite = read_part(path, arrays, prefix)
     bad = np.flatnonzero(~finite)
     if len(bad):
-        raise UsageError(
-            f"{path}: {len(bad)} rows of {prefix}features hold NaN or infinite values, the first is {bad[0]}"
-        )
+        raise UsageError(f"{path}: {len(bad)} rows of {prefix}features are NaN or infinite, the first is {bad[0]}")
     return split
 
 
@@ -63,9 +59,7 @@ def read_part(path: Path, arrays: dict[str, NDArray[Any]], prefix: str = TRAIN) 
     """Check and convert a part of a file, and tell which rows of its features are finite then, (N,)."""
     features, labels = arrays[f"{prefix}features"], arrays.get(f"{prefix}labels")
     if features.ndim != 2 or features.dtype.kind not in "fiu" or 0 in features.shape:
-        raise UsageError(
-            f"{path}: {prefix}features is {features.dtype} {features.shape}; expected numbers of shape (N, F)"
-        )
+        raise UsageError(f"{path}: {prefix}features is {features.dtype} {features.shape}; expected numbers (N, F)")
     with np.errstate(over="ignore"):
         converted = features.astype(np.float32, order="C", copy=False)
     finite = np.asarray(np.isfinite(converted).all(axis=1))

@@ -40,9 +40,7 @@ class MemoryContrastiveOptions(Options, name="mcl"):
     variant: str = option(
         "paper", "paper; xbm: code of cross-batch memory; authors: of PRISM", choices=("paper", "xbm", "authors")
     )
-    memory_size: int | None = option(
-        None, "rows of the memory (default: the training samples; with a filter, that of the filter)"
-    )
+    memory_size: int | None = option(None, "rows of the memory (default: the training samples, or as the filter has)")
 
 
 @dataclass(frozen=True)
@@ -70,9 +68,7 @@ class ProcSimOptions(Options, name="procsim"):
     dml: str = option("multi-similarity", "the loss that confidences weigh", choices=("multi-similarity", "proxy-nca"))
     threshold: str = option("otsu", "between right and wrong labels", choices=("otsu", "mean", "gmm"))
     detector: str = option("proxy-nca", "whose losses tell them apart", choices=("proxy-nca", "multi-similarity"))
-    drop_above: bool = option(
-        False, "leave what lies above the threshold out of the pairs of others, too; an extension"
-    )
+    drop_above: bool = option(False, "leave what is above the threshold out of the pairs of others; an extension")
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,8 @@ class SmallCNN(nn.Sequential):
         layers: list[nn.Module] = []
         for before, after in pairwise(sizes):
             # Pooling before batch norm leaves a quarter of the values to normalise.
-            layers += [
-                nn.Conv2d(before, after, 3, padding=1, bias=False),
-                nn.MaxPool2d(2),
-                nn.BatchNorm2d(after),
-                nn.ReLU(inplace=True),
-            ]
+            layers += [nn.Conv2d(before, after, 3, padding=1, bias=False), nn.MaxPool2d(2)]
+            layers += [nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
         super().__init__(*layers, nn.AdaptiveAvgPool2d(4), nn.Flatten())
         # Twice as fast as the default layout on CPUs.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -53,10 +53,9 @@ def prepare(
         return _on_features(data, origin)
     num_features = count_features(origin.backbone, data.train.inputs[:1], device)
     if not config.finetune:
-        train, test = (
-            replace(split, inputs=_features_of(split, origin, device, on_progress)) for split in (data.train, data.test)
-        )
-        return _on_features(replace(data, train=train, test=test), origin)
+        train, test = (_features_of(split, origin, device, on_progress) for split in (data.train, data.test))
+        made = replace(data, train=replace(data.train, inputs=train), test=replace(data.test, inputs=test))
+        return _on_features(made, origin)
 
     @cache
     def frozen_features() -> Floats:

@@ -109,9 +109,7 @@ class Run:
         self.drawn: Rows | None = None  # Samples that batches are drawn from; None for all
         self._use_filter(config.filter_options)
         if world.size > 1 and (alone := [name for name, value in self.inputs.items() if value.of_one_process]):
-            raise UsageError(
-                f"method {config.method} takes {', '.join(alone)}, which is made on one process: train without torchrun"
-            )
+            raise UsageError(f"method {config.method} takes {', '.join(alone)} of one process: train without torchrun")
 
     def choose(self, options: FilterOptions, averaging: float, keeps_features: bool) -> None:
         """Train with what trials have found best; `averaging` is the weight of the trained layer in its average."""
@@ -227,7 +225,7 @@ class Run:
         return np.asarray(self.world.merged(kept)[rows].cpu() == 1)
 
     def take_steps(
-        self, report: OnProgress, recorders: Sequence[Recorder], pause: Callable[[], None] = lambda: None
+        self, report: OnProgress, recorders: Sequence[Recorder], pause: Callable[[], object] = lambda: None
     ) -> None:
         """Take the steps of the epoch that are left; `pause` is called after each, when `state` holds all of it."""
         done = self.under_way

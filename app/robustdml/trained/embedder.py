@@ -171,9 +171,7 @@ class TrainedEmbedder(nn.Module):
             raise UsageError(f"inputs: expected a tensor, got {type(inputs).__name__}; `embed` takes paths and images")
         if tuple(inputs.shape[1:]) != self.card.input_shape:
             expected = ", ".join(map(str, self.card.input_shape))
-            raise UsageError(
-                f"inputs of shape {tuple(inputs.shape)}: the model takes {self.card.takes}, (B, {expected})"
-            )
+            raise UsageError(f"inputs of shape {tuple(inputs.shape)}: expected {self.card.takes}, (B, {expected})")
         if inputs.dtype == torch.uint8:
             inputs = inputs.float() / 255
         return unit_length(self.network(inputs))
@@ -242,7 +240,10 @@ class TrainedEmbedder(nn.Module):
 
 
 def load_embedder(path: str | Path, *, backbone: str = "", device: str | torch.device = "cpu") -> TrainedEmbedder:
-    """Open what `robustdml train --out FOLDER` left: the trained network, with its preprocessing.
+    """Open what `robustdml train --out FOLDER` left: the trained network, with its preprocessing, in eval mode.
+
+    ``embedder.embed(paths_or_images_or_arrays)`` gives embeddings of length 1; ``embedder(batch)`` takes prepared
+    tensors. No model file, or one whose backbone cannot be made here, raises `UsageError`.
 
     Parameters
     ----------
@@ -253,17 +254,6 @@ def load_embedder(path: str | Path, *, backbone: str = "", device: str | torch.d
         says that this code may be imported. Otherwise empty.
     device : str or torch.device
         Where the weights go.
-
-    Returns
-    -------
-    TrainedEmbedder
-        In eval mode. ``embedder.embed(paths_or_images_or_arrays)`` gives embeddings of length 1;
-        ``embedder(batch)`` takes prepared tensors.
-
-    Raises
-    ------
-    UsageError
-        No model file, or one whose backbone cannot be made here.
 
     Examples
     --------
@@ -289,6 +279,6 @@ def load_embedder(path: str | Path, *, backbone: str = "", device: str | torch.d
     except RuntimeError as error:
         detail = " ".join(str(error).splitlines()[1:2]).strip()
         raise UsageError(
-            f"{path}: its weights do not fit the backbone {backbone or card.backbone} as it is here; {detail}"
+            f"{path}: its weights do not fit the backbone {backbone or card.backbone}; {detail}"
         ) from error
     return TrainedEmbedder(network, card).to(device).eval()

@@ -46,7 +46,7 @@ def export_model(embedder: TrainedEmbedder, path: Path) -> tuple[Path, float]:
         raise
     except Exception as error:
         raise UsageError(
-            f"{path}: the backbone {card.backbone} cannot be exported ({type(error).__name__}: {reason_of(error)})"
+            f"{path}: {card.backbone} cannot be exported ({type(error).__name__}: {reason_of(error)})"
         ) from error
     with torch.no_grad():
         pairs = [(embedder(inputs).numpy(), run(inputs)) for inputs in _examples(card, CHECKED_BATCHES)]

@@ -49,7 +49,6 @@ def load_backbone(
     name: str,
     channels: int,
     image_size: int,
-    *,
     weights: Path | None = None,
     augment: bool = True,
     on_progress: OnProgress = silent,
@@ -64,7 +63,7 @@ def load_backbone(
         return load_timm(name, weights=weights, augment=augment)
     if weights is not None:
         raise UsageError(
-            f"backbone weights {weights}: backbone {name} takes none; those that do are {EFFICIENTNET} and {PREFIX}NAME"
+            f"backbone weights {weights}: {EFFICIENTNET} and {PREFIX}NAME take weights, and {name} does not"
         )
     return load_pretrained_cnn(name, on_progress) if name in pretrained() else make_backbone(name, channels, image_size)
 
@@ -151,10 +150,8 @@ def load_origin(
         raise needs_trained_backbone(data)
     channels, _, image_size = data.train.inputs.shape[1:]
     weights = expanded(config.backbone_weights) if config.backbone_weights else None
-    backbone = load_backbone(
-        name, channels, image_size, weights=weights, augment=config.augment, on_progress=on_progress
-    ).to(device)
-    return Origin(name, backbone, data.train.inputs.shape[1:])
+    backbone = load_backbone(name, channels, image_size, weights, config.augment, on_progress)
+    return Origin(name, backbone.to(device), data.train.inputs.shape[1:])
 
 
 def needs_trained_backbone(data: RetrievalData) -> UsageError:
