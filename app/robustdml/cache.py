@@ -1,4 +1,9 @@
-"""The cache folder, and files that are either whole or absent."""
+"""The cache folder, files that are either whole or absent, and locks.
+
+Locks end with whoever holds them, however that ends. They are the kernel's (``flock``), on a file: a process that is
+killed leaves the file, and no lock. Where the system or the disk has no locks, as on Windows or on some network disks,
+whatever would be kept apart goes on side by side.
+"""
 
 import errno
 import hashlib
@@ -16,8 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robustdml.errors import UsageError
-from robustdml.locks import in_turn, lock
 
+if sys.platform != "win32":
+    import fcntl
+
+# What a lock file of a folder is called.
+LOCK = ".robustdml.lock"
+_HELD = (errno.EWOULDBLOCK, errno.EACCES)
 # How a file ends that is not whole yet; before that stands the machine that writes it.
 UNFINISHED = ".part"
 # How texts with names of files are written and read, for not all of them are UTF-8.
@@ -65,14 +75,37 @@ def read_array(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> NDArra
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file through a temporary neighbour and a rename, so that no reader ever sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    with _naming(path):
+        _take_away_unfinished(path.parent)
+        handle, temporary = _new_file(path.parent)
+        try:
+            with os.fdopen(handle, "w+b") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+                # mkstemp makes files private; the result gets the permissions of any other new file.
+                umask = os.umask(0)
+                os.umask(umask)
+                os.chmod(temporary, 0o666 & ~umask)
+                if sys.platform == "win32":
+                    file.close()  # An open file cannot be given another name there.
+                # While the file is locked, so that nobody takes it away.
+                os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Give an error of the disk the name of the file, unless it is about another file, one that is read meanwhile."""
     try:
-        _write_whole(path, write)
+        yield
     except (OSError, RuntimeError) as error:
         # `torch.save` ends in an error of its own, raised over that of the disk.
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, OSError):
             cause = cause.__context__
-        # An error with a name of its own is about another file, one that `write` reads.
         if cause is None or not (cause.filename is None or str(cause.filename).endswith(UNFINISHED)):
             raise
         raise OSError(cause.errno or errno.EIO, cause.strerror or str(cause), str(path)) from error
@@ -95,7 +128,7 @@ def in_full(path: Path) -> Iterator[BinaryIO]:
     What an interrupted process left is opened again, perhaps with a checksum at its end.
     """
     begun = begun_file(path)
-    try:
+    with _naming(path):
         with begun.open("r+b" if begun.exists() else "w+b") as file:
             lock(file.fileno(), wait=True)
             yield file
@@ -103,10 +136,6 @@ def in_full(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(begun, path)
-    except OSError as error:
-        if error.filename is None:
-            raise OSError(error.errno, error.strerror, str(path)) from error
-        raise
 
 
 def begun_file(path: Path) -> Path:
@@ -149,27 +178,6 @@ def content_is_right(path: Path) -> bool | None:
         return _digest(file, size) == expected if mark == CHECKSUM else None
 
 
-def _write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    _take_away_unfinished(path.parent)
-    handle, temporary = _new_file(path.parent)
-    try:
-        with os.fdopen(handle, "w+b") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-            # mkstemp makes files private; the result gets the permissions of any other new file.
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)
-            if sys.platform == "win32":
-                file.close()  # An open file cannot be given another name there.
-            # While the file is locked, so that nobody takes it away.
-            os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
 def _new_file(folder: Path) -> tuple[int, str]:
     """A file that nobody takes away while this process lives."""
     while True:
@@ -205,3 +213,69 @@ def check_writable(folder: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text in UTF-8 as `write_whole` does."""
     write_whole(path, lambda file: file.write(text.encode(errors=NAMES)))
+
+
+@contextmanager
+def sole_use(path: Path, of: Path) -> Iterator[None]:
+    """Keep all others out, or be refused."""
+    made = not path.parent.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = _take(path, wait=False)
+    if handle is None:
+        holder = ""
+        with suppress(OSError):
+            holder = path.read_text(errors="replace")[:200]
+        raise UsageError(f"{of} is in use by {holder or 'another process'}: wait until that ends, or give another name")
+    try:
+        yield
+    finally:
+        _leave(path, handle)
+        if made:
+            with suppress(OSError):  # Not empty.
+                path.parent.rmdir()
+
+
+@contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """Wait until no other has the lock, and keep all others waiting."""
+    handle = _take(path, wait=True)
+    assert handle is not None
+    try:
+        yield
+    finally:
+        _leave(path, handle)
+
+
+def lock(handle: int, *, wait: bool) -> bool | None:
+    """Lock an open file."""
+    if sys.platform == "win32":
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError as error:
+        return False if error.errno in _HELD else None
+    return True
+
+
+def _take(path: Path, *, wait: bool) -> int | None:
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        if lock(handle, wait=wait) is False:
+            os.close(handle)
+            return None
+        # Who had it before may have taken the file away when it was done.
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(handle), path.stat()):
+                break
+        os.close(handle)
+    # On a full disk the lock holds without a name; what is to be written there will say what is wrong.
+    with suppress(OSError):
+        os.truncate(handle, 0)
+        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+    return handle
+
+
+def _leave(path: Path, handle: int) -> None:
+    # First the file, then the lock: who waits for it sees that the file is another one.
+    path.unlink(missing_ok=True)
+    os.close(handle)

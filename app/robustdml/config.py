@@ -48,9 +48,7 @@ class TrainingConfig(Options):
         at_most=1,
     )
     labels: str = option("", "labels.csv of robustdml audit for these samples, whose findings are used", metavar="FILE")
-    labels_use: str = option(
-        DROP, "drop wrong labels, or correct those with sure proposals and drop the rest", choices=USES
-    )
+    labels_use: str = option(DROP, "drop wrong labels, or correct by sure proposals and drop the rest", choices=USES)
     labels_confidence: float = option(CONFIDENCE, "least probability of such a proposal", at_least=0, at_most=1)
     finetune: bool = option(False, "train the backbone too, not the embedding layer alone", heading="network")
     backbone: str = option(
@@ -63,10 +61,7 @@ class TrainingConfig(Options):
     backbone_weights: str = option("", "file of weights for efficientnet-lite0 or timm:NAME", metavar="FILE")
     augment: bool = option(True, "random crops and flips, where efficientnet-lite0 or timm:NAME is finetuned")
     embedding_size: int | None = option(
-        None,
-        "size of the embeddings (default: 64; unless it starts at random the first of 64, 128, … that loses little "
-        "before training; where trial runs keep the features, as many as these have)",
-        at_least=1,
+        None, "size (default: 64, or more where that loses much; of kept features their own)", at_least=1
     )
     start: str | None = option(
         None,
@@ -97,24 +92,23 @@ class TrainingConfig(Options):
         positive=True,
     )
     proxy_learning_rate: float = option(1e-2, "of AdamW, for proxies and margins", positive=True)
-    backbone_learning_rate: float | None = option(
-        None, "of AdamW, for the backbone, with finetune (default: as for the embedding layer)", positive=True
-    )
-    schedule: str = option(
-        CONSTANT,
-        "the learning rates over the epochs: as given, or down to 0 along a cosine",
-        choices=(CONSTANT, COSINE),
-    )
+    backbone_learning_rate: float | None = option(None, "of the backbone (default: as of the layer)", positive=True)
+    schedule: str = option(CONSTANT, "rates as given, or down to 0 along a cosine", choices=(CONSTANT, COSINE))
     warmup: float = option(0.0, "epochs in which the learning rates rise from 0", at_least=0)
-    weight_decay: float = option(1e-4, "of the network")
-    seed: int = option(0, "of initialisation and batches, and of the noise", at_least=0)
+    weight_decay: float = option(1e-4, "of the network", at_least=0)
+    seed: int = option(0, "of initialisation, batches and noise", at_least=0, at_most=2**63 - 1)
     amp: str = option("none", "bf16 for bfloat16 autocast", choices=("none", "bf16"))
     options: OptionSet = field(default_factory=OptionSet)
     filter: FilterOptions | None = None
 
     def __post_init__(self) -> None:
         self.check()
-        self._check_averaging()
+        if self.averaging is not None and self.averaging < 1:
+            given = f"averaging={self.averaging}"
+            if self.finetune:
+                raise UsageError(f"{given} is for frozen features: leave it out, or finetune")
+            if self.layer_start == RANDOM:
+                raise UsageError(f"{given}: a random start is nothing to go back to; give start {WHITENED} as well")
         if self.warmup >= self.epochs:
             raise UsageError(f"warmup={self.warmup:g}: expected fewer than the {self.epochs} epochs")
         for group in self.options.groups:
@@ -128,29 +122,14 @@ class TrainingConfig(Options):
                 "wrong labels that the audit has left: give noise_rate, or take the threshold cautious"
             )
 
-    def _check_averaging(self) -> None:
-        if self.averaging is None:
-            return
-        if self.averaging < 1 and self.finetune:
-            raise UsageError(f"averaging={self.averaging} is for frozen features: leave it out, or finetune")
-        if self.averaging < 1 and self.layer_start == RANDOM:
-            raise UsageError(
-                f"averaging={self.averaging} is with what the layer starts from, and a random start is nothing to go "
-                f"back to; give start {WHITENED} as well"
-            )
-
     def _check_filter(self) -> None:
         self.filter_options.check()
-        kind = self.filter_options.kind
-        if kind == NO_FILTER:
-            return
-        if not METHODS[self.method].takes_weights:
+        kind, method = self.filter_options.kind, METHODS[self.method]
+        if kind != NO_FILTER and not method.takes_weights:
             raise UsageError(f"filter {kind}: method {self.method} weighs samples itself; use filter none")
-        if kind == AUDIT:
-            if self.noise_rate is not None:
-                raise UsageError(f"noise_rate={self.noise_rate} has no effect on filter {kind}, which estimates it")
-            return
-        if FILTERS[kind] == "proxy" and METHODS[self.method].proxies is None:
+        if kind == AUDIT and self.noise_rate is not None:
+            raise UsageError(f"noise_rate={self.noise_rate} has no effect on filter {kind}, which estimates it")
+        if FILTERS.get(kind) == "proxy" and method.proxies is None:
             raise UsageError(f"filter {kind} needs proxies, and method {self.method} has none; use prism-average")
 
     @property

@@ -41,6 +41,11 @@ def few(names: Sequence[str]) -> str:
     return "; ".join(map(in_one_line, names[:MAX_NAMED])) + more
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A count with its noun: 1 query, 2,048 queries."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def reason_of(error: BaseException) -> str:
     """The first words of an error, in one line; its type where it has none."""
     return " ".join(str(error).split())[:300] or type(error).__name__

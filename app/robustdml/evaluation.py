@@ -1,13 +1,11 @@
-"""A run against its untouched features, and how well a score tells right labels from wrong ones."""
+"""A run against its untouched features."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
-from sklearn.metrics import roc_auc_score
 
-from robustdml.arrays import Doubles, Ints, Labels, Mask, Singles
+from robustdml.arrays import Doubles, Ints, Labels
 from robustdml.config import UNTRAINED
 from robustdml.networks.models import embed_in_batches
 from robustdml.networks.preparation import Prepared
@@ -16,23 +14,13 @@ from robustdml.retrieval import METRICS, Vectors, retrieval_by_query, retrieval_
 
 # What a run must not lose, and by how much it may fall before it is told: one point.
 JUDGED = ("precision_at_1", "mean_average_precision_at_r")
+TOLERANCE = 0.01
+TITLE = "Untouched features"
 
 
 def judged(embeddings: Vectors, labels: Labels, among: Ints | None = None) -> Doubles:
     """Recall@1 and MAP@R of each sample, or of some, among all others, (N, 2); NaN for the rest and for one alone."""
     return retrieval_by_query(embeddings, labels, among=among)[:, [list(METRICS).index(name) for name in JUDGED]]
-
-
-def detection_auc(score: Singles, changed: Mask) -> float | None:
-    """Area under the ROC curve of a clean score against the truth."""
-    judged = ~np.isnan(score)
-    if changed[judged].all() or not changed[judged].any():
-        return None
-    return float(roc_auc_score(~changed[judged], score[judged]))
-
-
-TOLERANCE = 0.01
-TITLE = "Untouched features"
 
 
 def untouched_metrics(prepared: Prepared, device: torch.device, on_progress: OnProgress) -> dict[str, float]:

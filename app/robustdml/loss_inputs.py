@@ -12,6 +12,7 @@ from robustdml.arrays import Rows, Singles
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.methods.classes import SmoothOptions
+from robustdml.methods.method import arguments_of
 from robustdml.methods.pairs import MemoryContrastiveOptions, SelfPacedOptions
 from robustdml.networks.models import as_tensor
 from robustdml.networks.preparation import Prepared
@@ -117,14 +118,12 @@ class Confidences(LossInput):
         return {"confidences": self.module.factors(as_tensor(self._features[rows], self._training.device))}
 
     def scores(self) -> dict[str, Singles]:
-        given = self._train.labels
-        confidences = np.empty(len(given), dtype=np.float32)
-        for start in range(0, len(given), BLOCK):
-            rows = np.arange(start, min(start + BLOCK, len(given)))
+        given, confidences = self._train.labels, []
+        for rows in np.split(np.arange(len(given)), range(BLOCK, len(given), BLOCK)):
             with torch.no_grad():
                 of_classes = self.module(as_tensor(self._features[rows], self._training.device))
-            confidences[rows] = of_classes.float().cpu().numpy()[np.arange(len(rows)), given[rows]]
-        return {"confidence": confidences}
+            confidences.append(of_classes.float().cpu().numpy()[np.arange(len(rows)), given[rows]])
+        return {"confidence": np.concatenate(confidences)}
 
 
 class Memory(LossInput):
@@ -160,22 +159,13 @@ class SelfPacedWeights(LossInput):
 
     def __init__(self, training: Training) -> None:
         super().__init__(training)
-        options = training.config.options[SelfPacedOptions]
+        settings = arguments_of(BalancedSelfPaced, training.config.options, (SelfPacedOptions,))
         try:
-            self.module = BalancedSelfPaced(
-                torch.from_numpy(self._train.labels),
-                options.lam,
-                options.growth,
-                options.lam_max,
-                options.mu,
-                alpha=options.alpha,
-                beta=options.beta,
-                base=options.base,
-                seed=training.config.seed,
-            ).to(training.device)
+            labels, seed = torch.from_numpy(self._train.labels), training.config.seed
+            self.module = BalancedSelfPaced(labels, **settings, seed=seed).to(training.device)
         except ValueError as error:
             raise UsageError(f"method bspml: {error}") from error
-        self._warmup = options.warmup
+        self._warmup = training.config.options[SelfPacedOptions].warmup
 
     def start_epoch(self, epoch: int, embed: Callable[[], Tensor]) -> None:
         if epoch >= self._warmup:

@@ -10,7 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from robustdml.arrays import Labels, Mask
-from robustdml.data.dataset import RetrievalData, members_of_classes
+from robustdml.data import RetrievalData
+from robustdml.data.dataset import members_of_classes
 from robustdml.errors import UnknownNameError, UsageError
 
 # Labels with noise, and which of them are wrong.

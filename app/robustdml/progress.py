@@ -74,10 +74,8 @@ class Bar(Recorder):
         self._loss, self._looked = "", 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        loss = self._loss if total else ""
-        self._progress.update(
-            self._task, description=f"{self._title} · {what}{loss}", completed=done, total=total or None
-        )
+        told = f"{self._title} · {what}{self._loss if total else ''}"
+        self._progress.update(self._task, description=told, completed=done, total=total or None)
 
     def step(self, step: int, steps: int, loss: Tensor | None) -> None:
         if loss is not None and time.monotonic() - self._looked > BETWEEN_LOSSES:

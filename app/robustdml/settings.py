@@ -40,18 +40,10 @@ class DataSettings(Options):
     """Data."""
 
     data: str = option("glyphs", expected_data, heading="data")
-    noise: str = option(
-        "none",
-        lambda: (
-            "training labels that are made wrong, to try things out: none, "
-            + ", ".join(f"{kind}:RATE" for kind in NOISES)
-        ),
-    )
-    image_size: int | None = option(
-        None, "side of the images of a folder, in pixels (default: the size that the backbone takes)", at_least=1
-    )
+    noise: str = option("none", lambda: f"labels to make wrong: none, {', '.join(f'{kind}:RATE' for kind in NOISES)}")
+    image_size: int | None = option(None, "side in pixels of images of files (default: the backbone's)", at_least=1)
     test_fraction: float = option(0.5, "fraction of the classes to test on; 0 trains on all, and tests on them")
-    split_seed: int = option(0, "seed of the choice of test classes")
+    split_seed: int = option(0, "seed of the choice of test classes", at_least=0)
     skip_broken: bool = option(False, "leave out images that cannot be read and rows without path or label")
 
 
@@ -260,7 +252,9 @@ def complete_settings(config: TrainingConfig, given: Mapping[str, Given]) -> dic
 
 def make_group(kind: type[Group], given: Mapping[str, Given]) -> Group:
     """Make a group of settings that are not of the configuration."""
-    return kind(**{setting.name: value_of(given, setting.name) for setting in kind.settings()})
+    group = kind(**{setting.name: value_of(given, setting.name) for setting in kind.settings()})
+    group.check()
+    return group
 
 
 def value_of(given: Mapping[str, Given], name: str) -> Any:

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from robustdml.arrays import Ints, Labels, Mask, Singles
-from robustdml.cache import check_writable, write_text
+from robustdml.cache import LOCK, check_writable, sole_use, write_text
 from robustdml.config import RANDOM, TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError, reason_of
 from robustdml.evaluation import below_untouched, still_rising, untouched_metrics
-from robustdml.locks import LOCK, sole_use
 from robustdml.networks.models import Embedder
 from robustdml.networks.preparation import Prepared, prepare, resolve_device
 from robustdml.networks.start import Start
@@ -221,9 +220,7 @@ def _read_checkpoint(path: Path) -> dict[str, Any]:
         previous = path.with_name(PREVIOUS_CHECKPOINT)
         if not previous.exists():
             raise
-        raise DamagedError(
-            f"{error}. The one before it is {previous.name}: rename it {path.name}, and resume"
-        ) from error
+        raise DamagedError(f"{error}. The one before it is {previous.name}: call it {path.name}, and resume") from error
     if not isinstance(content, dict) or content.get("format") != CHECKPOINT_FORMAT:
         raise UsageError(f"{path}: not a checkpoint of format {CHECKPOINT_FORMAT}")
     if not all(isinstance(content.get(part), dict) for part in ("config", "data", "state")):

@@ -88,14 +88,12 @@ def _impostors(one: Labelled, other: Labelled, random: np.random.Generator) -> I
     return histogram.cpu().numpy()
 
 
-def _genuine(
-    one: Labelled, other: Labelled, lowest: Ints, random: np.random.Generator
-) -> tuple[Ints, Doubles, Doubles]:
+def _genuine(one: Labelled, other: Labelled, least: Ints, random: np.random.Generator) -> tuple[Ints, Doubles, Doubles]:
     """Histogram of pairs of one class; by class how many are in the bins from each on, (F, C), and in all, (C,)."""
     (queries, labels), (gallery, there), own = one, other, other is one
     histogram = torch.zeros(BINS, dtype=torch.int64, device=queries.device)
     classes = np.intersect1d(labels, there)
-    accepted, pairs = np.zeros((len(lowest), len(classes))), np.zeros(len(classes))
+    accepted, pairs = np.zeros((len(least), len(classes))), np.zeros(len(classes))
     left, right = (members_of_classes(given, int(classes.max(initial=0)) + 1) for given in (labels, there))
     for number, k in enumerate(classes):
         rows = left[k][_some(len(left[k]), MOST_OF_CLASS, random)]
@@ -105,7 +103,7 @@ def _genuine(
         upper = torch.triu_indices(len(rows), len(others), 1, device=queries.device)
         bins = _bins(similarities[upper[0], upper[1]] if own else similarities.flatten())
         histogram.index_add_(0, bins, torch.ones_like(bins))
-        accepted[:, number] = (bins.cpu() >= torch.from_numpy(lowest)[:, None]).sum(1).numpy()
+        accepted[:, number] = (bins.cpu() >= torch.from_numpy(least)[:, None]).sum(1).numpy()
         pairs[number] = len(bins)
     return histogram.cpu().numpy(), accepted, pairs
 

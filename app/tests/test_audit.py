@@ -11,8 +11,7 @@ from app.tests.conftest import csv_rows, finding, refused, run_command, save_pho
 from robustdml import load_embedder
 from robustdml.audit.classes import doubt_classes
 from robustdml.audit_report import learning
-from robustdml.audit_report.decisions import Decisions, clean_labels, read_decisions
-from robustdml.audit_report.findings import Finding, read_findings
+from robustdml.audit_report.findings import Decisions, Finding, clean_labels, read_decisions, read_findings
 from robustdml.audit_report.questions import Question, Section, find_copies
 from robustdml.errors import UsageError
 
@@ -55,6 +54,14 @@ def test_classes_too_small_to_judge_are_no_suspects(tmp_path):
     suspects = json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])["suspects"]
     likelier = {place for place in range(60, 64) if rows[place]["proposed"] != rows[place]["label"]}
     assert set(suspects) & set(range(60, 64)) == likelier < set(range(60, 64))
+
+
+def test_where_no_class_can_be_judged_nothing_is_told_of_the_share(tmp_path):
+    np.savez(tmp_path / "lone.npz", features=np.eye(6, 8, dtype=np.float32), labels=np.arange(6))
+    printed = run_command("audit", "lone.npz", "--out", "out", "--as-they-are")
+    told = "nothing can be told, as no class has 3 samples"
+    assert "nothing can be told" in printed.out and "share is uncertain" not in printed.out
+    assert told in (tmp_path / "out" / "audit.html").read_text()
 
 
 def test_features_from_end_to_end(features, tmp_path, monkeypatch):

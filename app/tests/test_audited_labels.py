@@ -87,7 +87,7 @@ def test_noise_of_a_run_is_what_was_audited(tmp_path, clusters, noisy):
     left = np.flatnonzero(noisy.train.labels != clusters.train.labels)
     assert result.summary["data"]["audited"]["corrected"] == (left % 2).sum()
     assert np.flatnonzero(result.changed).tolist() == left[left % 2 == 0].tolist()
-    with pytest.raises(UsageError, match="another label than when they were audited"):
+    with pytest.raises(UsageError, match="under another label than was audited"):
         train(config, with_wrong_labels(clusters, "symmetric:0.3", seed=1))
 
 
@@ -132,7 +132,7 @@ def test_folder_of_images_of_which_some_classes_are_tested_on(tmp_path):
     [
         (lambda all_: [replace(one, sample=f"x{one.sample}") for one in all_], [], "has none of the 120"),
         (lambda all_: all_[:-2], [], "has 118 of the 120"),
-        (lambda all_: [*all_, all_[7]], [], "1 samples are there twice: 7"),
+        (lambda all_: [*all_, all_[7]], [], "1 sample given twice: 7"),
         (lambda all_: [replace(all_[0], label="owl"), *all_[1:]], [], "0 ('owl' then, 'ant' now)"),
         (lambda all_: [replace(one, verdict="wrong") for one in all_], [], "no sample is left"),
         (lambda all_: all_, ["--labels-confidence", "0.5"], "has no effect without labels_use correct"),

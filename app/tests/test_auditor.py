@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from sklearn.utils.estimator_checks import check_estimator
 
-from robustdml.audit import LabelAuditor, experts, explanations, rounds, trials
+from robustdml.audit import LabelAuditor, experts, explanations, rounds
 from robustdml.audit.auditor import NO_CLASS, NOT_SURE, wrong_share
 from robustdml.audit.class_model import ClassModel, Moments
 from robustdml.audit.explanations import anchored
@@ -137,17 +137,17 @@ def test_trials_bound_the_rate_of_labels_that_are_wrong_evenly(rate, least, most
     given = torch.from_numpy(labels)
     asked = experts.Experts(principal_rows(X), given, 12)
     evidence, explained, _ = explanations.explanations(asked)
-    assert least <= trials.rate_bound(asked, evidence, explained[0]) <= most
+    assert least <= explanations.rate_bound(asked, evidence, explained[0]) <= most
 
 
 def test_a_rate_above_the_bound_is_brought_down_to_it():
     right = torch.tensor([[0.9], [0.6], [0.2], [0.01]])
     posterior = torch.cat([right, 1 - right], 1)
-    shifted = trials.capped(posterior, 0.25)
+    shifted = explanations.capped(posterior, 0.25)
     torch.testing.assert_close(shifted[:, 1].mean(), torch.tensor(0.25))
     torch.testing.assert_close(shifted.sum(1), torch.ones(4))
     assert (shifted[:, 0].diff() < 0).all()
-    assert trials.capped(posterior, 0.6) is posterior
+    assert explanations.capped(posterior, 0.6) is posterior
 
 
 def test_rounds_judge_together_by_their_likelihood():

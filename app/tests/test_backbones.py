@@ -232,7 +232,7 @@ def test_the_image_size_is_that_of_the_network(timm):
     ("name", "file", "message"),
     [
         ("resnet50", None, "backbone 'resnet50': expected efficientnet-lite0, timm:NAME"),
-        ("untrained", "text.pth", "take weights, and untrained does not"),
+        ("untrained", "text.pth", "take weights, not untrained"),
         ("efficientnet-lite0", "nowhere.pth", r"backbone weights nowhere\.pth: no such file"),
         ("efficientnet-lite0", "strange.pth", r"strange\.pth: not of this network; Missing key"),
         ("efficientnet-lite0", "list.pth", r"list\.pth: expected a state_dict"),
@@ -316,11 +316,11 @@ def test_own_backbones(tmp_path):
         ("own_backbones", "expected package.module:factory"),
         ("own_backbones:none", "no attribute 'none'"),
         ("no_such_module:x", "No module named 'no_such_module'"),
-        ("own_backbones:bad", "'own_backbones:bad': the factory returned int, not a torch.nn.Module"),
-        ("own_backbones:sized", r"'own_backbones:sized': .* called without arguments.*'size'.*give them defaults"),
-        ("own_backbones:kind", "'own_backbones:kind': the factory returned the class Flatten, not a module of it"),
-        ("own_backbones:number", "'own_backbones:number': it is a int, and should be a function without arguments"),
-        ("own_backbones:made", "'own_backbones:made': it is a Flatten, and should be a function"),
+        ("own_backbones:bad", "'own_backbones:bad': the factory returned int; expected a function"),
+        ("own_backbones:sized", "'own_backbones:sized': .*'size'; expected a function.*give them defaults"),
+        ("own_backbones:kind", "'own_backbones:kind': the factory returned the class Flatten; expected a function"),
+        ("own_backbones:number", "'own_backbones:number': it is a int; expected a function without arguments"),
+        ("own_backbones:made", "'own_backbones:made': it is a Flatten; expected a function"),
     ):
         with pytest.raises(UsageError, match=message):
             import_backbone(path)

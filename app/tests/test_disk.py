@@ -18,9 +18,8 @@ import torch
 
 from app.tests.conftest import refused, run_command
 from robustdml import cache, locks
-from robustdml.cache import cache_folder, make_once, read_array, write_text, write_whole
+from robustdml.cache import LOCK, cache_folder, in_turn, make_once, read_array, sole_use, write_text, write_whole
 from robustdml.errors import UsageError
-from robustdml.locks import LOCK, in_turn, sole_use
 from robustdml.plain_files import save_plain
 from robustdml.train import train
 from tests.subprocesses import files_of_at_most

@@ -126,14 +126,14 @@ def test_a_query_folder_searches_another(image_model, tmp_path):
     assert found == json.loads((tmp_path / "out" / "evaluation.json").read_text())
     assert found["verification"]["genuine_pairs"] == 6 * 4
     assert "left out 1: " in printed.err and "loose.png (in no class folder)" in printed.err
-    assert "3 samples are in both, and find themselves" in printed.err
+    assert "3 samples in both, and found as their own copies" in printed.err
     rows = csv_rows(tmp_path / "out" / "classes.csv")
     assert sorted(row["class"] for row in rows) == ["class 0", "class 1", "class 2"]
     mean = np.mean([float(row["precision_at_1"]) for row in rows])
     assert mean == pytest.approx(found["precision_at_1"])
     assert "class 1" in (tmp_path / "out" / "evaluation.html").read_text()
     text = run_command(*command).out
-    assert "95 % interval over classes" in text and "best threshold" in text and "2 have no other sample" in text
+    assert "95 % interval over classes" in text and "best threshold" in text and "2 samples without another" in text
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])

@@ -4,6 +4,7 @@ import csv
 import io
 import os
 import random
+import re
 import sys
 import zipfile
 from pathlib import Path
@@ -187,7 +188,7 @@ def test_nothing_but_images_is_copied_out_of_other_folders(tmp_path):
     for secret in ("id_rsa", "a.png/../id_rsa"):
         write_findings(tmp_path / "labels.csv", [finding(tmp_path / "a.png"), finding(tmp_path / secret)])
         for options in ([], ["--copy"]):
-            assert "samples are no " in refused("apply", "labels.csv", "--to", "clean", *options)
+            assert re.search("without a file|no images", refused("apply", "labels.csv", "--to", "clean", *options))
     assert not list(tmp_path.glob("clean*")) and not list(tmp_path.glob(".clean*"))
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from app.tests.conftest import CPU, SMALL, refused, run_command, save_photos
 from robustdml.data import image_files, images, load_data
 from robustdml.data.folders import read_list
-from robustdml.data.image_files import ImageFiles, batches_of, find_broken, rows_of
+from robustdml.data.image_files import ImageFiles, batches_of, find_broken
 from robustdml.data.images import decode
 from robustdml.errors import UsageError
 from robustdml.networks.backbones.choice import Origin
@@ -37,12 +37,12 @@ def test_indexing_decodes_what_is_asked_for(drawn):
     for key in (slice(5, 9), slice(90, 200), rows, np.array([], int)):
         np.testing.assert_array_equal(inputs[key], expected[key])
     np.testing.assert_array_equal(inputs[-1], expected[-1])
-    np.testing.assert_array_equal(rows_of(inputs, rows)[1:], expected[rows][1:])
+    np.testing.assert_array_equal(inputs.take(rows)[1:], expected[rows][1:])
     chosen = [rows, slice(0, 2), slice(98, 120)]
     for given, same in zip(batches_of(inputs, chosen), batches_of(expected, chosen), strict=True):
         np.testing.assert_array_equal(given, same)
     files[3].unlink()
-    with pytest.raises(UsageError, match=r"1 images can be read no longer: .*No such file"):
+    with pytest.raises(UsageError, match=r"1 image can be read no longer: .*No such file"):
         inputs[2:5]
 
 
@@ -97,7 +97,7 @@ def test_training_and_evaluation_leave_out_what_is_broken(photos, tmp_path):
     (photos / "class 2" / "3.png").write_text("no image")
     Image.new("RGB", (9, 9)).save(photos / "loose.png")
     command = ["train", "--data", photos, *SMALL, "--out", "run"]
-    assert "1 images cannot be read; repair or remove them, or skip broken ones" in refused(*command)
+    assert "1 image cannot be read; repair or remove them, or skip broken ones" in refused(*command)
     said = run_command(*command, "--skip-broken").err
     assert "left out 2: " in said and "loose.png (in no class folder)" in said and "3.png (cannot identify" in said
     assert "Left out 2: " in (tmp_path / "run" / "report.html").read_text()
@@ -224,17 +224,30 @@ def test_a_list_may_name_its_parts(tmp_path):
     (tmp_path / "list.csv").write_text("\n".join(["path,label,part", *rows]))
     data = load_data(str(tmp_path / "list.csv"), image_size=6)
     assert data.train.class_names == ("class 0", "class 1") and data.test.class_names == ("class 2",)
-    (tmp_path / "list.csv").write_text("\n".join(["path,label,part", *rows, f"{images[0]},class 0,val"]))
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,part", *rows[1:], f"{images[0]},class 0,val"]))
     with pytest.raises(UsageError, match="part is 'val' beside train and test"):
         load_data(str(tmp_path / "list.csv"), image_size=6)
+
+
+def test_names_in_a_list_are_kept_as_they_are(tmp_path):
+    (tmp_path / "list.csv").write_text("path,label\n a.png, cat\nb.png,cat\nc.png,  \n")
+    listed = read_list(tmp_path / "list.csv")
+    assert listed.class_names == (" cat", "cat") and listed.files == [tmp_path / " a.png", tmp_path / "b.png"]
+    assert listed.left_out == ["row 3 of list.csv (no label)"]
+
+
+def test_a_list_names_a_file_once(tmp_path):
+    (tmp_path / "list.csv").write_text("path,label\na.png,x\nb.png,y\n./a.png,y\n")
+    with pytest.raises(UsageError, match=r"rows 1 and 3 are of the same file, .*/a\.png; keep one"):
+        read_list(tmp_path / "list.csv")
 
 
 def test_what_is_missing_is_named(folder):
     path = write_list(folder)
     (folder / "007" / "0, a.png").unlink()
-    with pytest.raises(UsageError, match=r"1 images cannot be read; .*its folder\): .*007/0, a.png \(No such"):
+    with pytest.raises(UsageError, match=r"1 image cannot be read; .*its folder\): .*007/0, a.png \(No such"):
         load_data(str(path))
     path.write_text("path,label\na.png,\n,b\nc.png,d\n")
-    with pytest.raises(UsageError, match=r"2 rows are not whole; .*1 of list.csv \(no label\); row 2 .*\(no path\)"):
+    with pytest.raises(UsageError, match=r"2 rows without path.*; .*1 of list.csv \(no label\); row 2 .*\(no path\)"):
         load_data(str(path))
     assert read_list(path).class_names == ("d",)

@@ -28,6 +28,7 @@ ARRAYS = {
     "fractions.npz": {"features": np.ones((4, 2)), "labels": np.array([0.5, 1, 2, 3])},
     "nan.npz": {"features": np.full((4, 2), np.nan), "labels": np.array([0, 0, 1, 1])},
     "same.npz": {"features": np.ones((4, 2)), "labels": np.zeros(4, int)},
+    "equal.npz": {"features": np.ones((8, 2)), "labels": np.arange(8) // 2},
 }
 
 
@@ -58,7 +59,7 @@ MISTAKES = [
     # What would be taken for something else, or lost
     ("train --data wide.csv", "wide.csv: not a .csv file in UTF-8; save it as one"),
     ("train --data longer.csv", "longer.csv, line 2: more values than columns"),
-    ("audit twice.csv --out y", "1 samples are there more than once, keep one"),
+    ("audit twice.csv --out y", "rows 1 and 2 are of the same file"),
     ("train --data features.npz --out mine", "holds report.html, and no checkpoint"),
     # Mistyped: a suggestion, where something is alike
     ("trian", "did you mean train?"),
@@ -131,9 +132,14 @@ MISTAKES = [
     ("audit empty.csv --out out", "an empty list"),
     ("audit columns.csv --out out", "no column 'path'; found file, class. Call that of the images path"),
     ("audit all.csv --out out", "one class, 'x'; labels are judged beside others"),
-    ("audit gone.csv --out out", "none of the 2 images"),
+    ("audit gone.csv --out out", "no image of 2 can be read"),
     ("audit notes.md --out out", "not a kind of file"),
     ("audit nan.npz --out out", "every row"),
+    ("train --data features.npz --weight-decay -1", "weight_decay=-1.0: expected at least 0"),
+    ("train --data features.npz --split-seed -1", "split_seed=-1: expected at least 0"),
+    ("train --data features.npz --seed 99999999999999999999", "seed=99999999999999999999: expected 0 to 9.22337e"),
+    ("train --data features.npz --method mcl --mcl-memory-size 0", "mcl.memory_size=0: expected at least 1"),
+    ("train --data equal.npz", "all rows of the features are equal: nothing tells the classes apart"),
     ("audit same.npz --out out", "one class, '0'"),
     ("audit fractions.npz --out out", "expected integers or texts"),
     ("audit whole --out out --as-they-are --image-size 24", "--as-they-are is for features"),
@@ -143,7 +149,7 @@ MISTAKES = [
     # What is made of its findings
     ("apply labels.csv --to bare", "is there already; give a new name"),
     ("apply bare --to new", "not a readable labels.csv"),
-    ("apply labels.csv --to new", "1 samples are no files: gone.png"),
+    ("apply labels.csv --to new", "1 sample without a file: gone.png"),
     ("apply labels.csv --to new --confidence 90", "expected a probability between 0 and 1"),
     ("apply labels.csv --to new --decisions labels.csv", "expected the columns sample, class, decision, label"),
     ("apply labels.csv --to new.npz", "audit.json is missing"),

@@ -81,7 +81,7 @@ def test_a_frozen_backbone_is_in_the_file(tiny_images, tmp_path, monkeypatch):
     np.testing.assert_allclose(embedder.embed(images), expected, atol=1e-5)
     (tmp_path / "frozen_backbone.py").write_text("from torch import nn\ndef make():\n    return nn.Linear(3, 4)\n")
     monkeypatch.delitem(sys.modules, "frozen_backbone")
-    with pytest.raises(UsageError, match="its weights do not fit the backbone frozen_backbone:make;"):
+    with pytest.raises(UsageError, match="its weights do not fit backbone frozen_backbone:make;"):
         load_embedder("run", backbone="frozen_backbone:make")
 
 
@@ -129,7 +129,7 @@ def test_what_it_does_not_take_is_told(feature_run, image_run, tmp_path):
         (lambda: features(torch.zeros(2, 19)), r"shape \(2, 19\): expected 20 features, \(B, 20\)"),
         (lambda: features.embed(np.full((3, 20), np.nan, np.float32)), "3 embeddings are NaN or infinite, the first"),
         (lambda: features(["a.jpg"]), "expected a tensor, got list; `embed` takes paths"),
-        (lambda: images(torch.zeros(2, 3, 32, 32)), r"takes grey images of 32×32 pixels, \(B, 1, 32, 32\)"),
+        (lambda: images(torch.zeros(2, 3, 32, 32)), r"expected grey images of 32×32 pixels, \(B, 1, 32, 32\)"),
         (lambda: images.embed([tmp_path / "text.png"]), r"text\.png .*: the image cannot be read"),
         (lambda: images.embed(tmp_path / "nowhere.png"), r"nowhere\.png .*No such file"),
         (lambda: images.embed([3]), "expected paths, PIL images or arrays, got int"),

@@ -17,12 +17,13 @@ from robustdml import load_embedder
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.errors import UsageError
-from robustdml.evaluation import below_untouched, detection_auc, still_rising
+from robustdml.evaluation import below_untouched, still_rising
 from robustdml.networks.models import SmallCNN, apply_in_batches, unit_length
 from robustdml.noise import with_wrong_labels
 from robustdml.reports.run_report import render_run
 from robustdml.retrieval import METRICS, retrieval_metrics
 from robustdml.run import trials
+from robustdml.run.sample_log import clean_auc
 from robustdml.train import train
 from robustdml.trained.embedder import read_model
 
@@ -36,11 +37,11 @@ def test_nothing_to_find_is_an_error():
         retrieval_metrics(np.full((4, 2), np.nan, dtype=np.float32), np.zeros(4, dtype=np.int64))
 
 
-def test_detection_auc():
+def test_clean_auc():
     changed = np.array([True, True, False, False])
-    assert detection_auc(np.array([0.1, 0.4, 0.3, 0.9], np.float32), changed) == pytest.approx(0.75)
-    assert detection_auc(np.ones(4, np.float32), np.zeros(4, bool)) is None
-    assert detection_auc(np.ones(4, np.float32), np.ones(4, bool)) is None
+    assert clean_auc("weight", np.array([0.1, 0.4, 0.3, 0.9], np.float32), changed) == pytest.approx(0.75)
+    assert clean_auc("weight", np.ones(4, np.float32), np.zeros(4, bool)) is None
+    assert clean_auc("weight", np.ones(4, np.float32), np.ones(4, bool)) is None
 
 
 def test_they_are_the_metrics_of_the_features_as_given(clusters, tmp_path):
@@ -147,6 +148,7 @@ def test_kept_features_are_used_bit_for_bit(trained, features, clusters):
     folder = trained[0] / "features"
     stored = metrics_of(folder)
     assert stored["chosen"]["kept_features"] and stored["embedding_size"] == 20
+    assert "The layer starts with" not in (folder / "report.html").read_text()
     assert {name: stored[name] for name in METRICS} == stored["untouched"] and stored["below_untouched"] is None
     card, state = read_model(folder)
     assert card.layer == "identity" and not state

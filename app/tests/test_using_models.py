@@ -17,11 +17,11 @@ from PIL import Image
 from app.tests.conftest import SIZE, metrics_of, refused, run_command
 from robustdml import load_embedder
 from robustdml.cli import main
+from robustdml.commands import export as exporting
 from robustdml.data import load_data
 from robustdml.errors import UsageError
 from robustdml.retrieval import retrieval_metrics
 from robustdml.trained import embedding as embedding_module
-from robustdml.trained import exporting
 from robustdml.trained.embedder import TrainedEmbedder
 from tests.nightly import nightly_but
 from tests.subprocesses import ROOT
@@ -125,7 +125,7 @@ def test_broken_images_end_it_or_are_left_out_and_named(image_model, photos, tmp
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "x.png").write_text("no image")
     message = refused("embed", image_model, tmp_path / "one", "-o", out, "--skip-broken")
-    assert "none of the 1 images can be read" in message
+    assert "no image of 1 can be read" in message
 
 
 def test_a_killed_call_is_taken_up_with_the_same_file(image_model, photos, tmp_path, own_cache, monkeypatch, capsys):
@@ -269,7 +269,7 @@ def test_without_the_extra_it_says_what_to_install(feature_run, tmp_path, monkey
 def test_an_image_finds_itself_and_its_class(image_model, photos, tmp_path):
     query = photos / "class 2" / "3.png"
     printed = run_command("search", image_model, query, "--in", photos, "-k", "4", "--device", "cpu", "--out", "out")
-    assert "1 queries in 48 samples" in printed.out
+    assert "1 query in 48 samples" in printed.out
     (one,) = json.loads((tmp_path / "out" / "search.json").read_text())
     assert one["query"] == str(query) and one["class"] is None
     assert one["found"][0]["sample"] == str(query)

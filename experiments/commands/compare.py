@@ -23,12 +23,11 @@ from experiments.comparison.sources import Sources, impossible_noises, open_sour
 from experiments.comparison.tables import sections as sections_of_data
 from experiments.statistics.sections import sections as sections_of_suite
 from experiments.statistics.suite import Suite
-from robustdml.cache import write_text
+from robustdml.cache import LOCK, sole_use, write_text
 from robustdml.command_line import path
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
-from robustdml.locks import LOCK, sole_use
 from robustdml.networks.preparation import resolve_device
 from robustdml.progress import progress_bar
 

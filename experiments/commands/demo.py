@@ -17,12 +17,11 @@ from experiments.demo.timing import Shape
 from experiments.large import page as large_page
 from experiments.large.contenders import CONTENDERS, QUICK_CONTENDERS, Contender
 from experiments.large.experiment import NOISE, Scale, run_missing, untouched
-from robustdml.cache import write_text
+from robustdml.cache import LOCK, sole_use, write_text
 from robustdml.command_line import path
 from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.errors import UsageError
-from robustdml.locks import LOCK, sole_use
 from robustdml.networks.start import NARROWEST
 from robustdml.progress import progress_bar
 

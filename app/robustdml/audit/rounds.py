@@ -13,9 +13,8 @@ from torch import Tensor
 
 from robustdml.arrays import Array
 from robustdml.audit.experts import Experts
-from robustdml.audit.explanations import anchored, explanations
+from robustdml.audit.explanations import anchored, believable, explanations
 from robustdml.audit.features import principal_rows
-from robustdml.audit.trials import believable
 
 # All rounds, and those of them that judge. Densities alone take longer to settle.
 ROUNDS, ROUNDS_LEARNT = (4, 2), (10, 1)

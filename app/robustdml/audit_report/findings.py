@@ -1,20 +1,20 @@
-"""The findings of an audit, and their file ``labels.csv``."""
+"""The findings of an audit, ``labels.csv``, and the decisions of a person on them, ``decisions.csv``."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from robustdml.arrays import Ints
 from robustdml.audit import VERDICTS, LabelAuditor
+from robustdml.audit.auditor import FEWEST_SAMPLES, NOT_SURE, RIGHT, WRONG
 from robustdml.audit_report.samples import AuditSamples
+from robustdml.config import CONFIDENCE, CORRECT, USES
 from robustdml.data.folders import PARTS
-from robustdml.errors import UsageError
+from robustdml.errors import UnknownNameError, UsageError, few
 from robustdml.plain_files import read_csv, write_csv
-
-COLUMNS = (
-    *("sample", "label", "probability", "proposed", "proposed_probability", "verdict", "duplicate_group"),
-    *("part", "half"),
-)
+from robustdml.reports.html import in_browser
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ class Finding:
     duplicate_group: int  # −1 without duplicates
     part: str = ""  # ``train`` or ``test`` where the data has such parts
     half: int = 0  # Where the class of the label may be two, 1 or 2, else 0
+
+
+COLUMNS = tuple(field.name for field in fields(Finding))
 
 
 def findings_of(samples: AuditSamples, auditor: LabelAuditor, halves: Ints) -> list[Finding]:
@@ -49,14 +52,21 @@ def findings_of(samples: AuditSamples, auditor: LabelAuditor, halves: Ints) -> l
     return [Finding(*values) for values in zip(*columns, strict=True)]
 
 
+def estimated_share(auditor: LabelAuditor) -> str:
+    """The rate of wrong labels with its interval, as a text; that nothing can be told where no class is judged."""
+    if len(auditor.small_classes_) == len(auditor.classes_):
+        return f"nothing can be told, as no class has {FEWEST_SAMPLES} samples"
+    share, low, high = auditor.wrong_share_
+    return f"{share:.1%} ({low:.1%} to {high:.1%})"
+
+
 def write_findings(path: Path, findings: list[Finding]) -> None:
     """Write ``labels.csv``."""
     rows: list[Sequence[object]] = [COLUMNS]
     for one in findings:
+        right, sure = f"{one.probability:.4f}", f"{one.proposed_probability:.4f}"
         group = "" if one.duplicate_group < 0 else one.duplicate_group
-        right, proposed = f"{one.probability:.4f}", f"{one.proposed_probability:.4f}"
-        judged = (one.sample, one.label, right, one.proposed, proposed, one.verdict, group)
-        rows.append((*judged, one.part, one.half or ""))
+        rows.append((one.sample, one.label, right, one.proposed, sure, one.verdict, group, one.part, one.half or ""))
     write_csv(path, rows)
 
 
@@ -79,5 +89,117 @@ def _finding(path: Path, line: int, row: dict[str, str]) -> Finding:
         group, half = int(row["duplicate_group"] or -1), int(row["half"] or 0)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{path}, line {line}: {error}") from error
-    judged = (row["sample"], row["label"], right, row["proposed"], proposed, row["verdict"], group)
-    return Finding(*judged, row["part"], half)
+    sample, label, verdict, part = (row[key] for key in ("sample", "label", "verdict", "part"))
+    return Finding(sample, label, right, row["proposed"], proposed, verdict, group, part, half)
+
+
+DECISION_COLUMNS = ("sample", "class", "decision", "label")
+# Of a sample: its label stays, it gets the one in the file, or it is left out, for one of two reasons.
+KEEP, RELABEL, NO_CLASS, DROP = "right", "relabel", "no class", "drop"
+# Of a class: it joins the one in the file, or its second half becomes a class.
+MERGE, SPLIT = "merge", "split"
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Decisions on samples and classes."""
+
+    samples: dict[str, tuple[str, str]] = field(default_factory=dict)  # Decision and label of a sample, by its name
+    joined: dict[str, str] = field(default_factory=dict)  # A class and the one that it joins
+    split: set[str] = field(default_factory=set)
+
+    def says(self, sample: str, label: str) -> float:
+        """1 for a label that was called right, 0 for a wrong one; NaN where that is open, as of a dropped sample."""
+        decision, other = self.samples.get(sample, ("", ""))
+        return {KEEP: 1.0, RELABEL: float(other == label), NO_CLASS: 0.0}.get(decision, math.nan)
+
+    def joins(self, name: str) -> str:
+        """The class that a class has become."""
+        while name in self.joined:
+            name = self.joined[name]
+        return name
+
+
+def clean_labels(
+    findings: list[Finding], use: str, confidence: float = CONFIDENCE, decisions: Decisions | None = None
+) -> dict[int, Finding]:
+    """Decide what stays, by its row in `findings`, with the label that it has from then on."""
+    if use not in USES:
+        raise UnknownNameError("use of labels", use, USES)
+    if not 0 <= confidence <= 1:
+        raise UsageError(f"confidence={confidence}: expected a probability between 0 and 1")
+    decided = Decisions() if decisions is None else decisions
+    names = {one.label for one in findings}
+    numbered = {name: (f"{name} ({number})" for number in itertools.count(2)) for name in decided.split}
+    second = {name: next(one for one in names_of if one not in names) for name, names_of in numbered.items()}
+    out = {}
+    for row, one in enumerate(findings):
+        label = _label(one, use, confidence, *decided.samples.get(one.sample, ("", "")))
+        if label in decided.split:
+            # Of a sample that comes into the class the half is not known.
+            label = {1: label, 2: second[label]}.get(one.half if label == one.label else 0)
+        if label is not None:
+            out[row] = replace(one, label=decided.joins(label))
+    return out
+
+
+def _label(one: Finding, use: str, confidence: float, decision: str, label: str) -> str | None:
+    """The label that a sample has from now on; None where it goes."""
+    if decision:
+        return {KEEP: one.label, RELABEL: label}.get(decision)
+    if one.verdict in (RIGHT, NOT_SURE):
+        return one.label
+    sure = one.verdict == WRONG and one.proposed != one.label and one.proposed_probability >= confidence
+    return one.proposed if use == CORRECT and sure else None
+
+
+def read_decisions(path: Path, names: Iterable[str], labels: Iterable[str]) -> Decisions:
+    """Read what was downloaded from ``audit.html``, about samples with these names and labels."""
+    samples, classes = _as_shown(names), _as_shown(labels)
+    out = Decisions()
+    columns, rows = read_csv(path, ".csv file")
+    if not set(DECISION_COLUMNS) <= set(columns):
+        raise UsageError(f"{path}: expected the columns {', '.join(DECISION_COLUMNS)}, as audit.html downloads them")
+    for line, row in rows:
+        _take(f"{path}, line {line}", row, samples, classes, out)
+    return out
+
+
+Shown = dict[str, list[str]]  # The names that a browser shows as one
+
+
+def _take(line: str, row: dict[str, str | None], samples: Shown, classes: Shown, out: Decisions) -> None:
+    """Take a line of the file into the decisions."""
+    sample, name, decision, label = (row[column] or "" for column in DECISION_COLUMNS)
+    of_class = bool(name)
+    allowed = (MERGE, SPLIT) if of_class else (KEEP, RELABEL, NO_CLASS, DROP)
+    if decision not in allowed:
+        raise UnknownNameError(f"{line}: decision", decision, allowed)
+    meant = _meant(line, "class" if of_class else "sample", name or sample, classes if of_class else samples)
+    target = _meant(line, "class", label, classes) if decision in (MERGE, RELABEL) else ""
+    if decision == SPLIT:
+        out.split.add(meant)
+    elif decision == MERGE:
+        first, last = out.joins(meant), out.joins(target)
+        if first != last:
+            out.joined[first] = last
+    # A copy that is left out is left out whatever else is decided of it.
+    elif out.samples.get(meant, ("", ""))[0] != DROP:
+        out.samples[meant] = decision, target
+
+
+def _as_shown(names: Iterable[str]) -> Shown:
+    known: Shown = {}
+    for name in dict.fromkeys(names):
+        known.setdefault(in_browser(name), []).append(name)
+    return known
+
+
+def _meant(line: str, what: str, name: str, known: Shown) -> str:
+    """The one name that is meant by what a browser wrote."""
+    meant = known.get(in_browser(name), [])
+    if not meant:
+        raise UsageError(f"{line}: {what} {name!r} is not in this audit")
+    if len(meant) > 1:
+        raise UsageError(f"{line}: {what} {name!r} may be any of {few(meant)}: rename these files")
+    return meant[0]

@@ -15,7 +15,7 @@ from PIL import Image
 from robustdml.arrays import Singles
 from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES, NO_CLASS, RIGHT
-from robustdml.audit_report.findings import Finding
+from robustdml.audit_report.findings import Finding, estimated_share
 from robustdml.audit_report.questions import Section, best_first
 from robustdml.audit_report.samples import AuditSamples
 from robustdml.data.images import MODES, to_square
@@ -99,14 +99,8 @@ def _shared_duplicates(findings: list[Finding]) -> list[list[int]]:
 
 
 def _sample(one: Finding) -> dict[str, Any]:
-    return {
-        "name": one.sample,
-        "label": one.label,
-        "proposed": one.proposed,
-        "right": round(one.probability, 3),
-        "sure": round(one.proposed_probability, 3),
-        "verdict": one.verdict,
-    }
+    said = {"name": one.sample, "label": one.label, "proposed": one.proposed, "verdict": one.verdict}
+    return said | {"right": round(one.probability, 3), "sure": round(one.proposed_probability, 3)}
 
 
 def _pictures(samples: AuditSamples, rows: list[int], on_progress: OnProgress) -> dict[int, dict[str, str]]:
@@ -124,7 +118,6 @@ def _pictures(samples: AuditSamples, rows: list[int], on_progress: OnProgress) -
 
 
 def _overview(samples: AuditSamples, findings: list[Finding], auditor: LabelAuditor, shown: int) -> str:
-    share, low, high = auditor.wrong_share_
     verdicts = Counter(one.verdict for one in findings)
     said = ", ".join(f"{count:,} {escape(verdict)}" for verdict, count in verdicts.most_common())
     pairs = Counter((one.label, one.proposed) for one in findings if one.label != one.proposed)
@@ -139,9 +132,7 @@ def _overview(samples: AuditSamples, findings: list[Finding], auditor: LabelAudi
         source=escape(samples.source),
         labels=f"{len(findings):,}",
         classes=f"{len(samples.class_names):,}",
-        share=f"{share:.1%}",
-        low=f"{low:.1%}",
-        high=f"{high:.1%}",
+        share=estimated_share(auditor),
         verdicts=said,
         left_out=left_out_line(samples.left_out),
         suspects=f"{shown:,}",

@@ -9,8 +9,7 @@ from torch import Tensor
 from robustdml.arrays import Floats, Ints, Labels, Mask
 from robustdml.audit.classes import ClassDoubts
 from robustdml.audit.features import blocks
-from robustdml.audit_report.decisions import DROP, MERGE, SPLIT
-from robustdml.audit_report.findings import Finding
+from robustdml.audit_report.findings import DROP, MERGE, SPLIT, Finding
 from robustdml.audit_report.samples import AuditSamples
 from robustdml.data.image_files import Inputs
 from robustdml.networks.models import unit_length
@@ -31,7 +30,7 @@ class Choice:
 
     text: str
     effect: str
-    lines: list[tuple[str, str, str, str]]  # By `decisions.COLUMNS`
+    lines: list[tuple[str, str, str, str]]  # By `findings.DECISION_COLUMNS`
 
 
 @dataclass(frozen=True)

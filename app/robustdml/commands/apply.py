@@ -9,16 +9,15 @@ from pathlib import Path
 
 import numpy as np
 
-from robustdml.audit_report.decisions import Decisions, clean_labels, read_decisions
-from robustdml.audit_report.findings import Finding, read_findings
+from robustdml.audit_report.findings import Decisions, Finding, clean_labels, read_decisions, read_findings
 from robustdml.audit_report.samples import read_samples
+from robustdml.cache import sole_use
 from robustdml.command_line import path
 from robustdml.commands.audit import STATE, digest_of
 from robustdml.config import CONFIDENCE, DROP, USES
 from robustdml.data.features import TEST, read_part, sample_names
 from robustdml.data.images import SUFFIXES
-from robustdml.errors import UsageError, few
-from robustdml.locks import sole_use
+from robustdml.errors import UsageError, counted, few
 from robustdml.plain_files import read_json, read_npz, write_csv, write_npz
 
 # Bytes of a name, on nearly all disks.
@@ -27,13 +26,7 @@ LONGEST_NAME = 255
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("labels", type=path, metavar="LABELS", help="labels.csv of robustdml audit")
-    parser.add_argument(
-        "--to",
-        type=path,
-        required=True,
-        metavar="CLEAN",
-        help="a new folder of class folders, a .csv list, or of audited features a .npz file",
-    )
+    parser.add_argument("--to", type=path, required=True, metavar="CLEAN", help="a new folder, .csv list or .npz file")
     parser.add_argument("--use", default=DROP, metavar="|".join(USES), help="what is done with wrong labels")
     parser.add_argument("--confidence", type=float, default=CONFIDENCE, help="of proposals that correct")
     parser.add_argument("--decisions", type=path, metavar="FILE", help="decisions.csv, as audit.html downloads it")
@@ -60,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _write_folder(to, kept, arguments.copy)
     changed = sum(one.label != findings[row].label for row, one in kept.items())
-    print(f"{to}: {len(kept):,} of {len(findings):,} samples, {changed:,} of them under another label")
+    print(f"{to}: {len(kept):,} of {counted(len(findings), 'sample')}, {changed:,} of them under another label")
     decided = Counter(decision for decision, _ in decisions.samples.values())
     decided |= Counter({"classes merged": len(decisions.joined), "classes split": len(decisions.split)})
     if decided:
@@ -103,13 +96,13 @@ def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:
     missing = [one.sample for one in kept.values() if not Path(one.sample).is_file()]
     if missing:
         raise UsageError(
-            f"{len(missing)} samples are no files: {few(missing)}; bring back what was moved, or mend the paths in the "
-            "findings; of features give --to a .npz file, or a .csv list"
+            f"{counted(len(missing), 'sample')} without a file: {few(missing)}; bring back what was moved, or mend the "
+            "paths in the findings; of features give --to a .npz file, or a .csv list"
         )
     # Whoever made the list chose what is copied out of other folders: images, and nothing else.
     others = [one.sample for one in kept.values() if Path(one.sample).suffix.lower() not in SUFFIXES]
     if others:
-        raise UsageError(f"{len(others)} samples are no images by their names: {few(others)}; give --to a .csv list")
+        raise UsageError(f"no images by their names: {few(others)}; give --to a .csv list")
     for label in {one.label for one in kept.values()}:
         if not label or label != os.path.basename(label) or "\0" in label or label.startswith("."):
             raise UsageError(f"class {label!r} cannot be the name of a folder; give --to a .csv list")

@@ -15,19 +15,17 @@ from robustdml.arrays import Array, Doubles, Singles
 from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES
 from robustdml.audit.classes import doubt_classes
-from robustdml.audit_report.decisions import read_decisions
-from robustdml.audit_report.findings import findings_of, write_findings
+from robustdml.audit_report.findings import estimated_share, findings_of, read_decisions, write_findings
 from robustdml.audit_report.learning import learn_embeddings
 from robustdml.audit_report.page import render_page
 from robustdml.audit_report.questions import Section, ask
 from robustdml.audit_report.samples import AuditSamples, read_samples, with_images
-from robustdml.cache import NAMES, write_text
+from robustdml.cache import LOCK, NAMES, sole_use, write_text
 from robustdml.command_line import path, say_left_out
 from robustdml.config import TrainingConfig
 from robustdml.data.image_files import seen
 from robustdml.data.load import expected_data
-from robustdml.errors import UsageError, few, in_one_line
-from robustdml.locks import LOCK, sole_use
+from robustdml.errors import UsageError, counted, few, in_one_line
 from robustdml.networks.backbones.choice import check_installed, default_image_size
 from robustdml.plain_files import read_json, write_npz
 from robustdml.progress import OnProgress, progress_bar
@@ -47,13 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--runs", type=int, default=1, help="independently seeded runs that judge together")
     parser.add_argument("--as-they-are", action="store_true", help="judge features as given, without learning first")
-    parser.add_argument(
-        "--decisions",
-        type=path,
-        metavar="FILE",
-        help="decisions.csv, as audit.html downloads it: probabilities and the share learn from labels called right or "
-        "wrong there",
-    )
+    parser.add_argument("--decisions", type=path, metavar="FILE", help="decisions.csv of audit.html, to learn from")
     parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="of a run")
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
     parser.add_argument("--backbone", default="", help="as in robustdml train")
@@ -73,13 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--runs {arguments.runs}: expected at least 1")
     if arguments.image_size is not None and arguments.image_size < 1:
         raise UsageError(f"--image-size {arguments.image_size}: expected at least 1")
-    config = TrainingConfig(
-        epochs=arguments.epochs,
-        seed=arguments.seed,
-        backbone=arguments.backbone,
-        backbone_weights=arguments.backbone_weights,
-        finetune=arguments.finetune,
-    )
+    settings = ("epochs", "seed", "backbone", "backbone_weights", "finetune")
+    config = TrainingConfig(**{name: getattr(arguments, name) for name in settings})
     with progress_bar("audit") as report, sole_use(out / LOCK, out):
         report("reading data", 0, 0)
         samples = read_samples(arguments.data, report)
@@ -112,7 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
     Console().print(_summary(samples, auditor, sections, checked))
     print(f"{out / PAGE}: look there, then try robustdml apply {out / LABELS} --to CLEAN")
     _, low, high = auditor.wrong_share_
-    if high - low > WIDE and np.isnan(checked).all():
+    judged = len(auditor.small_classes_) < len(auditor.classes_)
+    if judged and high - low > WIDE and np.isnan(checked).all():
         print("The share is uncertain: decide on some twenty suspects there, and give the file to --decisions.")
     return 0
 
@@ -120,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _check_classes(samples: AuditSamples) -> None:
     twice = [name for name, count in Counter(samples.names).items() if count > 1]
     if twice:
-        raise UsageError(f"{samples.source}: {len(twice)} samples are there more than once, keep one: {few(twice)}")
+        raise UsageError(f"{samples.source}: {counted(len(twice), 'sample')} given twice, keep one: {few(twice)}")
     if len(samples.class_names) < 2:
         raise UsageError(f"{samples.source}: one class, {samples.class_names[0]!r}; labels are judged beside others")
 
@@ -195,6 +183,5 @@ def _summary(samples: AuditSamples, auditor: LabelAuditor, sections: list[Sectio
             table.add_row(section.title[0].lower() + section.title[1:], section.count)
     if number := int((checked >= 0).sum()):
         table.add_row("checked by you, and learnt from", f"{number:,}, of them {int((checked == 0).sum()):,} wrong")
-    share, low, high = auditor.wrong_share_
-    table.add_row("estimated share of wrong labels", f"{share:.1%} ({low:.1%} to {high:.1%})")
+    table.add_row("estimated share of wrong labels", estimated_share(auditor))
     return table

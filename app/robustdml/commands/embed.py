@@ -21,19 +21,12 @@ from robustdml.trained.embedding import EXPECTED, Embedded, embed_samples, find_
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=path, metavar="MODEL", help="folder of a run, or model file")
-    parser.add_argument(
-        "--backbone",
-        default="",
-        metavar="PACKAGE.MODULE:FACTORY",
-        help="the backbone that it was trained with, where that is code of your own: it is imported only if named here",
-    )
+    parser.add_argument("--backbone", default="", metavar="PACKAGE.MODULE:FACTORY", help="if it is your own code")
 
 
 def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, help="samples at a time")
-    parser.add_argument(
-        "--skip-broken", action="store_true", help="leave out images that cannot be read, and name them"
-    )
+    parser.add_argument("--skip-broken", action="store_true", help="leave out images that cannot be read")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
 
 

@@ -18,7 +18,7 @@ from robustdml.arrays import Doubles, Labels
 from robustdml.cache import check_writable, write_text
 from robustdml.command_line import path, say_left_out
 from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, embed_source, open_model, same_source
-from robustdml.errors import UsageError, few, in_one_line
+from robustdml.errors import UsageError, counted, few, in_one_line
 from robustdml.plain_files import write_csv
 from robustdml.progress import progress_bar
 from robustdml.reports.html import figure, page, table
@@ -38,14 +38,9 @@ _CAPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument(
-        "--data",
-        required=True,
-        help="whatever robustdml embed takes and has labels, such as a folder of class folders; also glyphs, "
-        "glyphs-validation and glyphs-large; of data with a test part of its own that part, otherwise all of it",
+        "--data", required=True, help="labelled data, as embed takes them, or glyphs; of two parts the test part"
     )
-    parser.add_argument(
-        "--gallery", help="what --data searches, given as --data is, with the same classes (default: itself)"
-    )
+    parser.add_argument("--gallery", help="what --data searches, of the same classes (default: itself)")
     parser.add_argument("--out", type=path, metavar="FOLDER", help=f"folder for {PAGE}, {FIGURES} and {CLASSES}")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON rather than as a table")
     add_embedding_arguments(parser)
@@ -77,16 +72,15 @@ def run(arguments: argparse.Namespace) -> int:
     if gallery is not None and (of_files or same_source(arguments.data, arguments.gallery)):
         there_too = {os.path.realpath(name) for name in searched.names}
         if same := sorted(name for name in queries.names if os.path.realpath(name) in there_too):
-            told = f"{len(same)} samples are in both, and find themselves: {few(same)}"
+            told = f"{counted(len(same), 'sample')} in both, and found as their own copies: {few(same)}"
             print(f"robustdml evaluate: {told}", file=sys.stderr)
-    values = dict(zip(METRICS, found[judged].mean(0).tolist(), strict=True))
     figures: dict[str, Any] = {
         "data": queries.samples.name,
         "samples": len(labels),
         "classes": len(np.unique(labels)),
         **({} if gallery is None else {"gallery": searched.samples.name, "gallery_samples": len(there)}),
         "nothing_to_find": int((~judged).sum()),
-        **values,
+        **dict(zip(METRICS, found[judged].mean(0).tolist(), strict=True)),
         "intervals": dict(zip(METRICS, intervals_over_classes(found, labels), strict=True)),
         "verification": None if pairs is None else pairs.as_dict(),
     }
@@ -95,10 +89,11 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(figures, indent=2))
         return 0
-    print(f"{queries.samples.name}: {len(labels):,} samples of {figures['classes']:,} classes", end="")
-    print("" if gallery is None else f", in {searched.samples.name}: {len(there):,} samples")
+    searching = f"{counted(len(labels), 'sample')} of {counted(figures['classes'], 'class', 'classes')}"
+    among = "" if gallery is None else f", in {searched.samples.name}: {counted(len(there), 'sample')}"
+    print(f"{queries.samples.name}: {searching}{among}")
     if figures["nothing_to_find"]:
-        print(f"{figures['nothing_to_find']:,} have no other sample of their class to find, and are no queries")
+        print(f"{counted(figures['nothing_to_find'], 'sample')} without another of the class to find: no queries")
     table = Table("", "", "95 % interval over classes", "threshold", show_header=True)
     for row in rows_of(figures):
         table.add_row(*row)

@@ -13,7 +13,7 @@ from robustdml.cache import check_writable, write_text
 from robustdml.command_line import path, say_left_out
 from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, embed_source, open_model, same_source
 from robustdml.data.images import decode
-from robustdml.errors import UsageError, in_one_line
+from robustdml.errors import UsageError, counted, in_one_line
 from robustdml.progress import progress_bar
 from robustdml.reports.html import figure, page, picture, searched
 from robustdml.trained.embedding import Embedded
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             sections.append(searched(figures))
         write_text(out / PAGE, page(title, "\n".join(sections)))
     say_left_out("search", list(dict.fromkeys([*queries.left_out, *gallery.left_out])))
-    print(f"{out / PAGE}: {len(listed):,} queries in {len(others):,} samples")
+    print(f"{out / PAGE}: {counted(len(listed), 'query', 'queries')} in {counted(len(others), 'sample')}")
     return 0
 
 

@@ -33,22 +33,13 @@ RUNS, REPORT = "robustdml-run", "report.html"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_options = parser.add_argument_group("the run")
-    run_options.add_argument(
-        "--out",
-        type=path,
-        help=f"folder for model, checkpoint, metrics, settings and report (default: {RUNS}-1, or the next free one)",
-    )
+    run_options.add_argument("--out", type=path, help=f"folder of the run (default: {RUNS}-1, or the next free one)")
     run_options.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     run_options.add_argument(
-        "--checkpoint-every", type=duration, metavar="TIME",
-        help="checkpoints within an epoch as well, such as every 90s, 10m or 2h",
-    )  # fmt: skip
+        "--checkpoint-every", type=duration, metavar="TIME", help="checkpoints within an epoch, every 90s, 10m or 2h"
+    )
     run_options.add_argument(
-        "--config",
-        type=path,
-        metavar="FILE",
-        help=f"settings in YAML, as each run writes them to OUT/{CONFIG_FILE}; options given beside it override it "
-        "(default: with --resume that of --out)",
+        "--config", type=path, metavar="FILE", help=f"settings, such as OUT/{CONFIG_FILE}; options override them"
     )
     headings: dict[str, argparse._ArgumentGroup] = {}
     for setting in all_settings().values():
@@ -87,16 +78,15 @@ def run(arguments: argparse.Namespace) -> int:
     with EndSignals(), joined_world(settings.place.device) as world:
         if world.leads:
             check_folder(out, arguments.resume)
-        result = _train(settings, out, arguments.resume, arguments.checkpoint_every, world)
+        result = _train(settings, arguments, world)
     if world.leads:
         _print(result, out)
         say_left_out("train", result.left_out)
     return 0
 
 
-def _train(
-    settings: RunSettings, out: Path, resume: bool, checkpoint_every: float | None, world: World
-) -> TrainingResult:
+def _train(settings: RunSettings, arguments: argparse.Namespace, world: World) -> TrainingResult:
+    out: Path = arguments.out
     recorders: list[Recorder] = []
     if world.leads:
         recorders.append(SettingsFile(out / CONFIG_FILE, settings.complete))
@@ -109,11 +99,11 @@ def _train(
             settings.config,
             data,
             out=out,
-            resume=resume,
+            resume=arguments.resume,
             device=settings.place.device,
             on_progress=bar,
             recorders=[bar, *recorders],
-            checkpoint_every=checkpoint_every,
+            checkpoint_every=arguments.checkpoint_every,
             world=world,
         )
         if world.leads:
@@ -127,14 +117,9 @@ def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
     config, chosen = settings.config, settings.data
     if chosen.data not in NAMED and not chosen.data.lower().endswith(".npz"):
         check_installed(config.backbone, config.backbone_weights)
-    data = load_data(
-        chosen.data,
-        image_size=default_image_size(config.backbone) if chosen.image_size is None else chosen.image_size,
-        test_fraction=chosen.test_fraction,
-        split_seed=chosen.split_seed,
-        skip_broken=chosen.skip_broken,
-        on_progress=on_progress,
-    )
+    size = default_image_size(config.backbone) if chosen.image_size is None else chosen.image_size
+    how = {name: getattr(chosen, name) for name in ("test_fraction", "split_seed", "skip_broken")}
+    data = load_data(chosen.data, image_size=size, on_progress=on_progress, **how)
     return with_wrong_labels(data, chosen.noise, config.seed)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from robustdml.arrays import Ints, Labels, Rows
-from robustdml.data.image_files import Inputs, rows_of
+from robustdml.data.image_files import ImageFiles, Inputs
 from robustdml.errors import UsageError
 
 
@@ -46,7 +46,8 @@ class Split:
     def take(self, rows: Rows, labels: Labels, class_names: tuple[str, ...]) -> "Split":
         """Take rows (n,) under the labels given, (n,), which need not be their own; without true labels."""
         names = None if self.sample_names is None else [self.sample_names[row] for row in rows]
-        return Split(rows_of(self.inputs, rows), labels, class_names, names)
+        inputs = self.inputs.take(rows) if isinstance(self.inputs, ImageFiles) else self.inputs[rows]
+        return Split(inputs, labels, class_names, names)
 
 
 @dataclass(frozen=True)

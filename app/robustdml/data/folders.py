@@ -36,11 +36,6 @@ class ListedImages:
         """Keep some images (n,), and the classes that they have."""
         return ListedImages([self.files[row] for row in rows], *renumbered(self.labels[rows], self.class_names))
 
-    def readable(self, skip_broken: bool, on_progress: OnProgress) -> tuple["ListedImages", list[str]]:
-        """Leave out images that cannot be read, or raise; also say what is left out, with that before."""
-        rows, broken = readable_rows(self.files, self.left_out, skip_broken, on_progress)
-        return self.take(rows), [*self.loose, *self.left_out, *broken]
-
 
 def is_list(path: Path) -> bool:
     """Tell whether a file is a list, by its name."""
@@ -52,28 +47,35 @@ def read_list(path: Path) -> ListedImages:
     rows = _parquet_rows(path) if path.suffix.lower() == ".parquet" else _csv_rows(path)
     if not rows:
         raise UsageError(f"{path}: an empty list; expected a path and a label a line")
-    good = [row for row in rows if row[0] and row[1]]
-    left_out = [
-        f"row {number} of {path.name} (no {'label' if file else 'path'})"
-        for number, (file, label, _) in enumerate(rows, 1)
-        if not (file and label)
-    ]
+    good: list[tuple[str, ...]] = []
+    left_out: list[str] = []
+    row_of: dict[Path, int] = {}
+    for number, row in enumerate(rows, 1):
+        # What is not blank is kept as it is: files and class folders may have names with blanks around them.
+        lacks = [name for name, value in zip(COLUMNS, row, strict=False) if not value.strip()]
+        if lacks:
+            left_out.append(f"row {number} of {path.name} (no {lacks[0]})")
+            continue
+        file = (path.parent / expanded(row[0])).absolute()
+        if row_of.setdefault(file, number) != number:
+            raise UsageError(f"{path}: rows {row_of[file]} and {number} are of the same file, {file}; keep one")
+        good.append(row)
     if not good:
         raise UsageError(f"{path}: no line has both a path and a label")
-    files = [(path.parent / expanded(file)).absolute() for file, _, _ in good]
     names, labels = np.unique([label for _, label, _ in good], return_inverse=True)
     # A column of that name may mean anything else.
-    parts = [part for _, _, part in good] if {*PARTS} <= {part for _, _, part in good} else []
+    parts = [part.strip() for _, _, part in good]
+    parts = parts if {*PARTS} <= {*parts} else []
     other = next((part for part in parts if part not in PARTS), None)
     if other is not None:
         raise UsageError(f"{path}: part is {other!r} beside train and test; take such rows out, or rename the column")
-    return ListedImages(files, labels.astype(np.int64), tuple(map(str, names)), left_out, parts=parts)
+    return ListedImages(list(row_of), labels.astype(np.int64), tuple(map(str, names)), left_out, parts=parts)
 
 
 def _csv_rows(path: Path) -> list[tuple[str, ...]]:
     columns, rows = read_csv(path, ".csv file", _DELIMITERS)
     _check_columns(path, columns)
-    return [tuple((row.get(name) or "").strip() for name in (*COLUMNS, PART)) for _, row in rows]
+    return [tuple(row.get(name) or "" for name in (*COLUMNS, PART)) for _, row in rows]
 
 
 def _parquet_rows(path: Path) -> list[tuple[str, ...]]:
@@ -108,9 +110,9 @@ def load_images(
     left_out: list[str] = []
     parts = []
     for listed in listed_parts(path, on_progress).values():
-        part, without = listed.readable(skip_broken, on_progress)
-        parts.append(part)
-        left_out += without
+        rows, broken = readable_rows(listed.files, listed.left_out, skip_broken, on_progress)
+        parts.append(listed.take(rows))
+        left_out += [*listed.loose, *listed.left_out, *broken]
     if len(parts) == 1:
         whole, every = parts[0], np.arange(len(parts[0].class_names))
         divided = divide_classes(len(every), str(path), test_fraction, split_seed) if test_fraction else (every, every)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from robustdml.arrays import Array, Pixels, Rows
 from robustdml.cache import NAMES, cache_folder, write_text
 from robustdml.data.images import check_left_out, read_ahead
-from robustdml.errors import UsageError, few
+from robustdml.errors import UsageError, counted, few
 from robustdml.plain_files import read_json
 from robustdml.progress import OnProgress
 
@@ -38,26 +38,22 @@ class ImageFiles:
             return np.asarray(self[np.array([key])][0])
         return next(self.batches([key]))
 
+    def take(self, rows: Rows) -> "ImageFiles":
+        """Take some images; none is decoded."""
+        return ImageFiles([self.files[row] for row in rows], self.shape[2], self.shape[1])
+
     def batches(self, chosen: Iterable[slice | Rows]) -> Iterator[Pixels]:
         """Decode batches, each while the one before is used."""
         every = range(len(self))
         rows = (every[key] if isinstance(key, slice) else key.tolist() for key in chosen)
         for images in read_ahead(self.files, rows, self.shape[2], self.shape[1]):
             if broken := [one for one in images if isinstance(one, str)]:
-                raise UsageError(f"{len(broken)} images can be read no longer: {few(broken)}")
+                raise UsageError(f"{counted(len(broken), 'image')} can be read no longer: {few(broken)}")
             yield np.stack(images) if images else np.zeros((0, *self.shape[1:]), np.uint8)
 
 
 # What a split has of its samples.
 Inputs: TypeAlias = NDArray[Any] | ImageFiles
-
-
-def rows_of(inputs: Inputs, rows: Rows) -> Inputs:
-    """Take some samples; of files none is decoded."""
-    if isinstance(inputs, ImageFiles):
-        return ImageFiles([inputs.files[row] for row in rows], inputs.shape[2], inputs.shape[1])
-    taken: Array = inputs[rows]
-    return taken
 
 
 def batches_of(inputs: Inputs, chosen: Iterable[slice | Rows]) -> Iterator[Array]:

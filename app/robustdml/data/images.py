@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from robustdml.arrays import Pixels
-from robustdml.errors import UsageError, few, reason_of
+from robustdml.errors import UsageError, counted, few, reason_of
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 MODES = {1: "L", 3: "RGB"}
@@ -112,11 +112,11 @@ def check_left_out(count: int, rows: Sequence[str], broken: Sequence[str], skip_
     """Refuse rows of a list that lack something, and broken ones of `count` images; of all, also where they may go."""
     way_out = "or remove them, or skip broken ones (--skip-broken)"
     if rows and not skip_broken:
-        raise UsageError(f"{len(rows)} rows are not whole; fill {way_out}: {few(rows)}")
+        raise UsageError(f"{counted(len(rows), 'row')} without path or label; fill {way_out}: {few(rows)}")
     if broken and not skip_broken:
         raise UsageError(
-            f"{len(broken)} images cannot be read; repair {way_out} (paths in a list are relative to its folder): "
-            f"{few(broken)}"
+            f"{counted(len(broken), 'image')} cannot be read; repair {way_out} (paths in a list are relative to its "
+            f"folder): {few(broken)}"
         )
     if len(broken) == count:
-        raise UsageError(f"none of the {count} images can be read: {few(broken)}")
+        raise UsageError(f"no image of {count:,} can be read: {few(broken)}")

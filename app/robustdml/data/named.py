@@ -53,9 +53,8 @@ def draw(character: str, typeface: ImageFont.FreeTypeFont) -> Pixels:
     """Draw a character in the middle of a square, white on black."""
     image = Image.new("L", (SIDE, SIDE))
     left, top, right, bottom = typeface.getbbox(character)
-    ImageDraw.Draw(image).text(
-        ((SIDE - left - right) / 2, (SIDE - top - bottom) / 2), character, fill=255, font=typeface
-    )
+    middle = (SIDE - left - right) / 2, (SIDE - top - bottom) / 2
+    ImageDraw.Draw(image).text(middle, character, fill=255, font=typeface)
     return np.asarray(image)
 
 

@@ -56,8 +56,6 @@ class FilterOptions(Options, name="filter"):
             self._refuse(["memory_size", "memory_dtype"], "which has no memory")
 
     def _refuse(self, names: list[str], why: str) -> None:
-        defaults = FilterOptions()
         for name in names:
-            value = getattr(self, name)
-            if value != getattr(defaults, name):
+            if (value := getattr(self, name)) != getattr(FilterOptions(), name):
                 raise UsageError(f"filter.{name}={value} has no effect on {self.kind}, {why}")

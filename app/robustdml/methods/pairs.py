@@ -37,10 +37,8 @@ class MemoryContrastiveOptions(Options, name="mcl"):
     """Memory-based contrastive loss (MCL)."""
 
     margin: float = option(0.5, "similarity from which a negative pair counts, λ")
-    variant: str = option(
-        "paper", "paper; xbm: code of cross-batch memory; authors: of PRISM", choices=("paper", "xbm", "authors")
-    )
-    memory_size: int | None = option(None, "rows of the memory (default: the training samples, or as the filter has)")
+    variant: str = option("paper", "paper, cross-batch memory's, or PRISM's code", choices=("paper", "xbm", "authors"))
+    memory_size: int | None = option(None, "rows of the memory (default: all samples, or as the filter)", at_least=1)
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ class SelfPacedOptions(MultiSimilarityOptions, name="bspml"):
     growth: float = option(1.1, "what each update multiplies the age by")
     lam_max: float = option(2.0, "largest age, λ∞; the paper tunes it from 1 to 5")
     mu: float | None = option(None, "weight of the balance among classes (default: λ∞); 0 for none")
-    warmup: int = option(1, "epochs before the first update, with all weights 1")
+    warmup: int = option(1, "epochs before the first update, with all weights 1", at_least=0)
 
 
 def pair_method(title: str, loss: Callable[..., nn.Module], *groups: type[Options], **declared: Any) -> Method:

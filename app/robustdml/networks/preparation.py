@@ -76,4 +76,6 @@ def _features_of(split: Split, origin: Origin, device: torch.device, on_progress
 
 def _on_features(data: RetrievalData, origin: Origin) -> Prepared:
     features = np.asarray(data.train.inputs)
+    if len(features) > 1 and (features[0] == features[-1]).all() and (features == features[0]).all():
+        raise UsageError(f"{data.name}: all rows of the features are equal: nothing tells the classes apart")
     return Prepared(data, nn.Identity(), features.shape[1], lambda: features, origin)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from robustdml.cache import cache_folder, make_once
-from robustdml.data.dataset import Split
+from robustdml.data import Split
 from robustdml.data.named import NAMED, Pretraining
 from robustdml.data.samplers import RandomSampler
 from robustdml.networks.models import SmallCNN, as_tensor

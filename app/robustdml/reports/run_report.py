@@ -7,6 +7,7 @@ import numpy as np
 from robustdml.config import WHITENED
 from robustdml.data import RetrievalData, Split
 from robustdml.data.named import NAMED
+from robustdml.errors import counted
 from robustdml.evaluation import untouched_title
 from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
@@ -88,12 +89,13 @@ def _chosen(result: TrainingResult) -> list[str]:
     if chosen is None:
         return []
     whitened = ", whitened within classes" if result.config.layer_start == WHITENED else ""
-    start = f"The layer starts with {chosen['start']['width']} principal axes{whitened}"
+    start = f" The layer starts with {chosen['start']['width']} principal axes{whitened}."
+    start = "" if chosen["kept_features"] else start
     return [
         "<h2>What was chosen</h2>",
         f"<p>{escape(chosen['advice'])}</p>",
         table(HEAD, rows_of(chosen)) if chosen["contestants"] else "",
-        f"<p>{escape(CAPTION)} {escape(start)}. {chosen['steps']:,} steps of training.</p>",
+        f"<p>{escape(CAPTION + start)} {chosen['steps']:,} steps of training.</p>",
     ]
 
 
@@ -144,10 +146,10 @@ def _data_line(result: TrainingResult) -> str:
     labels = "labels as they are"
     if result.changed.any():
         labels = f"{result.changed.sum():,} of them with a wrong label (noise {result.summary['noise']})"
-    epochs = f"{len(result.history)} epoch" + "s" * (len(result.history) > 1)
     alone = f", without {test['alone']:,} that are alone in their class" if test["alone"] else ""
+    tested = f"{counted(test['samples'], 'sample')} of {test['classes']:,} {which} class{'es' * (test['classes'] != 1)}"
     return (
         f"{data['name']}: {data['train'][0]:,} training samples of {data['classes']:,} classes, {labels}; seed "
-        f"{config.seed}, {epochs}, {result.summary['training_seconds']:.1f} s of training. Tested "
-        f"on {test['samples']:,} samples of {test['classes']:,} {which} classes{alone}.{audited} {note}"
+        f"{config.seed}, {counted(len(result.history), 'epoch')}, {result.summary['training_seconds']:.1f} s of "
+        f"training. Tested on {tested}{alone}.{audited} {note}"
     )

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from robustdml.arrays import Ints, Labels
-from robustdml.audit_report.decisions import clean_labels
-from robustdml.audit_report.findings import Finding, read_findings
+from robustdml.audit_report.findings import Finding, clean_labels, read_findings
 from robustdml.config import CORRECT, TrainingConfig
 from robustdml.data import Split
-from robustdml.errors import UsageError, expanded, few
+from robustdml.errors import UsageError, counted, expanded, few
 from robustdml.networks.preparation import Prepared
 
 
@@ -69,7 +68,7 @@ def _of_training(path: Path, findings: list[Finding], train: Split) -> list[Find
     """Findings of the training samples, in their order; the file may have more."""
     by_sample = {one.sample: one for one in findings}
     if twice := [name for name, times in Counter(one.sample for one in findings).items() if times > 1]:
-        raise UsageError(f"labels {path}: {len(twice)} samples are there twice: {few(twice)}")
+        raise UsageError(f"labels {path}: {counted(len(twice), 'sample')} given twice: {few(twice)}")
     names = train.names()
     missing = [name for name in names if name not in by_sample]
     if missing:
@@ -85,7 +84,7 @@ def _of_training(path: Path, findings: list[Finding], train: Split) -> list[Find
     ]
     if other:
         raise UsageError(
-            f"labels {path}: {len(other):,} samples have another label than when they were audited: {few(other)}; "
+            f"labels {path}: {counted(len(other), 'sample')} under another label than was audited: {few(other)}; "
             "audit these labels"
         )
     return [by_sample[name] for name in names]

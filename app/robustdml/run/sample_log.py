@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
+from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from robustdml.arrays import Ints, Mask, Singles
-from robustdml.evaluation import detection_auc
 from robustdml.filters.filter import KEPT
 
 # Quantities that are low for labels held to be right. All others are high for them.
@@ -61,5 +61,8 @@ class SampleLog(nn.Module):
 
 
 def clean_auc(name: str, values: Singles, changed: Mask) -> float | None:
-    """Area under the ROC curve of a quantity as a score of clean labels."""
-    return detection_auc(-values if name in LOW_WHEN_RIGHT else values, changed)
+    """Area under the ROC curve of a quantity as a score of clean labels; None without labels of both kinds."""
+    seen = ~np.isnan(values)
+    if changed[seen].all() or not changed[seen].any():
+        return None
+    return float(roc_auc_score(~changed[seen], -values[seen] if name in LOW_WHEN_RIGHT else values[seen]))

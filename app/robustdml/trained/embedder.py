@@ -65,12 +65,11 @@ class ModelCard:
     @property
     def preprocessing(self) -> dict[str, Any]:
         """What is to be done to a sample before the network takes it; its own normalisation is within the network."""
+        kind = "images" if self.takes_images else "features"
+        taken = {"input": kind, "shape": ["batch", *self.input_shape], "dtype": "float32"}
         if not self.takes_images:
-            return {"input": "features", "shape": ["batch", *self.input_shape], "dtype": "float32"}
-        return {
-            "input": "images",
-            "shape": ["batch", *self.input_shape],
-            "dtype": "float32",
+            return taken
+        return taken | {
             "upright": "by the EXIF orientation",
             "mode": "RGB" if self.channels == 3 else "L",
             "resize": "shorter side to the size, bicubic, antialiased",
@@ -278,7 +277,5 @@ def load_embedder(path: str | Path, *, backbone: str = "", device: str | torch.d
         network.load_state_dict(state)
     except RuntimeError as error:
         detail = " ".join(str(error).splitlines()[1:2]).strip()
-        raise UsageError(
-            f"{path}: its weights do not fit the backbone {backbone or card.backbone}; {detail}"
-        ) from error
+        raise UsageError(f"{path}: its weights do not fit backbone {backbone or card.backbone}; {detail}") from error
     return TrainedEmbedder(network, card).to(device).eval()

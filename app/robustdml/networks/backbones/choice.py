@@ -62,9 +62,7 @@ def load_backbone(
     if name.startswith(PREFIX):
         return load_timm(name, weights=weights, augment=augment)
     if weights is not None:
-        raise UsageError(
-            f"backbone weights {weights}: {EFFICIENTNET} and {PREFIX}NAME take weights, and {name} does not"
-        )
+        raise UsageError(f"backbone weights {weights}: {EFFICIENTNET} and {PREFIX}NAME take weights, not {name}")
     return load_pretrained_cnn(name, on_progress) if name in pretrained() else make_backbone(name, channels, image_size)
 
 
@@ -104,25 +102,19 @@ def import_backbone(path: str) -> nn.Module:
         raise UsageError(f"backbone {path!r}: {error}") from error
     finally:
         sys.path.remove("")
+    expected = "expected a function without arguments that returns a torch.nn.Module"
     if isinstance(factory, nn.Module) or not callable(factory):
-        raise UsageError(
-            f"backbone {path!r}: it is a {type(factory).__name__}, and should be a function without arguments that "
-            "returns a torch.nn.Module"
-        )
+        raise UsageError(f"backbone {path!r}: it is a {type(factory).__name__}; {expected}")
     try:
         inspect.signature(factory).bind()
     except TypeError as error:
-        raise UsageError(
-            f"backbone {path!r}: the factory is called without arguments, and has some that need a value ({error}); "
-            "give them defaults, or name a function that calls it with them"
-        ) from error
+        raise UsageError(f"backbone {path!r}: {error}; {expected}: give them defaults") from error
     except ValueError:
         pass  # Some functions written in C do not tell their arguments.
     backbone = factory()
-    if isinstance(backbone, type) and issubclass(backbone, nn.Module):
-        raise UsageError(f"backbone {path!r}: the factory returned the class {backbone.__name__}, not a module of it")
     if not isinstance(backbone, nn.Module):
-        raise UsageError(f"backbone {path!r}: the factory returned {type(backbone).__name__}, not a torch.nn.Module")
+        what = f"the class {backbone.__name__}" if isinstance(backbone, type) else type(backbone).__name__
+        raise UsageError(f"backbone {path!r}: the factory returned {what}; {expected}")
     return backbone
 
 

@@ -57,9 +57,8 @@ def random_crops(images: Tensor) -> Tensor:
     # Places in the image, from −1 to 1, of the crop's pixels. Elementwise, because autocast would round a product of
     # matrices. A crop is at most as large as the image, so scaling only ever enlarges, and bilinear sampling skips no
     # pixels.
-    columns = (
-        torch.where(side < 0.5, -width, width)[:, None] * _centres(images, 3) + ((2 * x - 1) * (1 - width))[:, None]
-    )
+    flipped = torch.where(side < 0.5, -width, width)
+    columns = flipped[:, None] * _centres(images, 3) + ((2 * x - 1) * (1 - width))[:, None]
     rows = height[:, None] * _centres(images, 2) + ((2 * y - 1) * (1 - height))[:, None]
     shape_of_grid = (len(images), rows.shape[1], columns.shape[1])
     grid = torch.stack([columns[:, None].expand(shape_of_grid), rows[:, :, None].expand(shape_of_grid)], dim=3)
