@@ -23,7 +23,9 @@ from robustdml.trained.embedder import ModelCard, TrainedEmbedder
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
-    parser.add_argument("-o", "--out", type=path, required=True, metavar="FILE", help="FILE.pt2 or FILE.onnx")
+    parser.add_argument(
+        "-o", "--out", type=path, required=True, metavar="FILE", help="FILE.pt2, or FILE.onnx with the extra export"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
