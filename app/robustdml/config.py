@@ -61,7 +61,10 @@ class TrainingConfig(Options):
     backbone_weights: str = option("", "file of weights for efficientnet-lite0 or timm:NAME", metavar="FILE")
     augment: bool = option(True, "random crops and flips, where efficientnet-lite0 or timm:NAME is finetuned")
     embedding_size: int | None = option(
-        None, "size (default: 64, or more where that loses much; of kept features their own)", at_least=1
+        None,
+        "size of the embeddings (default: 64; from a whitened or principal start the first of 64, 128, … that "
+        "loses little; where the features are kept, theirs)",
+        at_least=1,
     )
     start: str | None = option(
         None,
@@ -92,7 +95,9 @@ class TrainingConfig(Options):
         positive=True,
     )
     proxy_learning_rate: float = option(1e-2, "of AdamW, for proxies and margins", positive=True)
-    backbone_learning_rate: float | None = option(None, "of the backbone (default: as of the layer)", positive=True)
+    backbone_learning_rate: float | None = option(
+        None, "of AdamW, for the backbone, with finetune (default: as for the embedding layer)", positive=True
+    )
     schedule: str = option(CONSTANT, "rates as given, or down to 0 along a cosine", choices=(CONSTANT, COSINE))
     warmup: float = option(0.0, "epochs in which the learning rates rise from 0", at_least=0)
     weight_decay: float = option(1e-4, "of the network", at_least=0)

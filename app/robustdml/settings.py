@@ -40,7 +40,12 @@ class DataSettings(Options):
     """Data."""
 
     data: str = option("glyphs", expected_data, heading="data")
-    noise: str = option("none", lambda: f"labels to make wrong: none, {', '.join(f'{kind}:RATE' for kind in NOISES)}")
+    noise: str = option(
+        "none",
+        lambda: (
+            f"training labels to make wrong, to try things out: none, {', '.join(f'{kind}:RATE' for kind in NOISES)}"
+        ),
+    )
     image_size: int | None = option(None, "side in pixels of images of files (default: the backbone's)", at_least=1)
     test_fraction: float = option(0.5, "fraction of the classes to test on; 0 trains on all, and tests on them")
     split_seed: int = option(0, "seed of the choice of test classes", at_least=0)

@@ -137,6 +137,8 @@ def train(
         prepared = world.first(lambda: prepare(config, data, chosen, on_progress))
         checkpoint = _read_checkpoint(out / CHECKPOINT) if resume and out is not None else None
         start = None if checkpoint is None else _start_of(checkpoint, config, prepared)
+        if start is None:
+            on_progress("choosing the start", 0, 0)
         run = Run(config, prepared, chosen, world=world, start=start)
         if untouched is None:
             untouched = untouched_metrics(run.prepared, chosen, on_progress)

@@ -192,12 +192,16 @@ def test_resume_goes_on_with_what_was_chosen(tmp_path):
 
 
 def test_a_resumed_run_does_not_judge_labels_again(tmp_path, monkeypatch):
-    """Of half a million samples that takes minutes."""
+    """Of half a million samples that takes minutes, and is told."""
     config, data = TrainingConfig(epochs=2, batch_size=64), mixture(classes=20, size=8)
+    told = []
+    common = {"out": tmp_path, "device": "cpu", "on_progress": lambda what, *_: told.append(what)}
     with pytest.raises(KeyboardInterrupt):
-        train(config, data, out=tmp_path, device="cpu", recorders=[Ends(after=1)])
+        train(config, data, **common, recorders=[Ends(after=1)])
+    assert "judging labels" in told
     monkeypatch.delattr("robustdml.run.run.label_quality")
-    assert len(train(config, data, out=tmp_path, resume=True, device="cpu").history) == 2
+    told.clear()
+    assert len(train(config, data, **common, resume=True).history) == 2 and "judging labels" not in told
     damaged = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert _start_of({"state": {**damaged["state"], "start": []}}, config, prepare(config, data, CPU)) is None
     narrower = replace(data, train=replace(data.train, inputs=data.train.inputs[:, :20]))

@@ -26,7 +26,13 @@ LONGEST_NAME = 255
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("labels", type=path, metavar="LABELS", help="labels.csv of robustdml audit")
-    parser.add_argument("--to", type=path, required=True, metavar="CLEAN", help="a new folder, .csv list or .npz file")
+    parser.add_argument(
+        "--to",
+        type=path,
+        required=True,
+        metavar="CLEAN",
+        help="a new folder of class folders, a .csv list, or of audited features a .npz file",
+    )
     parser.add_argument("--use", default=DROP, metavar="|".join(USES), help="what is done with wrong labels")
     parser.add_argument("--confidence", type=float, default=CONFIDENCE, help="of proposals that correct")
     parser.add_argument("--decisions", type=path, metavar="FILE", help="decisions.csv, as audit.html downloads it")

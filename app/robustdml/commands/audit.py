@@ -45,7 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--runs", type=int, default=1, help="independently seeded runs that judge together")
     parser.add_argument("--as-they-are", action="store_true", help="judge features as given, without learning first")
-    parser.add_argument("--decisions", type=path, metavar="FILE", help="decisions.csv of audit.html, to learn from")
+    parser.add_argument(
+        "--decisions",
+        type=path,
+        metavar="FILE",
+        help="decisions.csv of audit.html: what was called right or wrong there improves the probabilities",
+    )
     parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="of a run")
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
     parser.add_argument("--backbone", default="", help="as in robustdml train")

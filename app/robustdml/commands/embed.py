@@ -22,7 +22,10 @@ from robustdml.trained.embedding import EXPECTED, Embedded, embed_samples, find_
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=path, metavar="MODEL", help="folder of a run, or model file")
     parser.add_argument(
-        "--backbone", default="", metavar="PACKAGE.MODULE:FACTORY", help="of the model; your own is imported if named"
+        "--backbone",
+        default="",
+        metavar="PACKAGE.MODULE:FACTORY",
+        help="the model's, where that is code of your own: it is imported only if named here",
     )
 
 

@@ -38,9 +38,11 @@ _CAPTION = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument(
-        "--data", required=True, help="labelled data, as embed takes them, or glyphs; of two parts the test part"
+        "--data",
+        required=True,
+        help="what robustdml embed takes, with labels, or glyphs; of data with a test part only that part",
     )
-    parser.add_argument("--gallery", help="what --data searches, of the same classes (default: itself)")
+    parser.add_argument("--gallery", help="what --data searches, with the same names of classes (default: itself)")
     parser.add_argument("--out", type=path, metavar="FOLDER", help=f"folder for {PAGE}, {FIGURES} and {CLASSES}")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON rather than as a table")
     add_embedding_arguments(parser)

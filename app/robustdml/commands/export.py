@@ -24,7 +24,12 @@ from robustdml.trained.embedder import ModelCard, TrainedEmbedder
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument(
-        "-o", "--out", type=path, required=True, metavar="FILE", help="FILE.pt2, or FILE.onnx with the extra export"
+        "-o",
+        "--out",
+        type=path,
+        required=True,
+        metavar="FILE",
+        help="FILE.pt2 for torch.export, or FILE.onnx (needs the extra export); FILE.json has the preparation",
     )
 
 

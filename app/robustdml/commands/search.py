@@ -27,7 +27,9 @@ MOST_SHOWN, THUMBNAIL = 200, 128
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument("query", metavar="QUERY", help="an image, or whatever robustdml embed takes")
-    parser.add_argument("--in", dest="gallery", required=True, metavar="GALLERY", help="what is searched")
+    parser.add_argument(
+        "--in", dest="gallery", required=True, metavar="GALLERY", help="what is searched, given as QUERY"
+    )
     parser.add_argument("-k", type=int, default=8, help="how many to find")
     parser.add_argument("--out", type=path, default=Path("search"), help=f"folder for {PAGE} and {FOUND}")
     add_embedding_arguments(parser)

@@ -33,13 +33,23 @@ RUNS, REPORT = "robustdml-run", "report.html"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     run_options = parser.add_argument_group("the run")
-    run_options.add_argument("--out", type=path, help=f"folder of the run (default: {RUNS}-1, or the next free one)")
+    run_options.add_argument(
+        "--out",
+        type=path,
+        help=f"folder for model, checkpoint, metrics, settings and report (default: {RUNS}-1, or the next free one)",
+    )
     run_options.add_argument("--resume", action="store_true", help="go on from the checkpoint in --out")
     run_options.add_argument(
-        "--checkpoint-every", type=duration, metavar="TIME", help="checkpoints within an epoch, every 90s, 10m or 2h"
+        "--checkpoint-every",
+        type=duration,
+        metavar="TIME",
+        help="checkpoints within an epoch as well, such as every 90s, 10m or 2h",
     )
     run_options.add_argument(
-        "--config", type=path, metavar="FILE", help=f"settings, such as OUT/{CONFIG_FILE}; options override them"
+        "--config",
+        type=path,
+        metavar="FILE",
+        help=f"settings, such as OUT/{CONFIG_FILE}; options override them (default: with --resume those of --out)",
     )
     headings: dict[str, argparse._ArgumentGroup] = {}
     for setting in all_settings().values():

@@ -37,8 +37,12 @@ class MemoryContrastiveOptions(Options, name="mcl"):
     """Memory-based contrastive loss (MCL)."""
 
     margin: float = option(0.5, "similarity from which a negative pair counts, λ")
-    variant: str = option("paper", "paper, cross-batch memory's, or PRISM's code", choices=("paper", "xbm", "authors"))
-    memory_size: int | None = option(None, "rows of the memory (default: all samples, or as the filter)", at_least=1)
+    variant: str = option(
+        "paper", "paper; xbm: code of cross-batch memory; authors: of PRISM", choices=("paper", "xbm", "authors")
+    )
+    memory_size: int | None = option(
+        None, "rows of the memory (default: the training samples, or as many as a filter has)", at_least=1
+    )
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ def prepare_run(run: Run, report: OnProgress) -> None:
 
 def choose(run: Run, report: OnProgress) -> None:
     """Run the trials, and set the run to the best of them."""
+    report("judging labels", 0, 0)  # of millions of samples it takes minutes
     # Random numbers of the run's seed; the generators are restored afterwards.
     with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
         torch.manual_seed(run.config.seed)
