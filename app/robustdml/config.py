@@ -130,7 +130,7 @@ class TrainingConfig(Options):
     def _check_filter(self) -> None:
         self.filter_options.check()
         kind, method = self.filter_options.kind, METHODS[self.method]
-        if kind != NO_FILTER and not method.takes_weights:
+        if kind != NO_FILTER and not method.takes_filter:
             raise UsageError(f"filter {kind}: method {self.method} weighs samples itself; use filter none")
         if kind == AUDIT and self.noise_rate is not None:
             raise UsageError(f"noise_rate={self.noise_rate} has no effect on filter {kind}, which estimates it")

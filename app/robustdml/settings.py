@@ -231,7 +231,7 @@ def _refuse_settings_of_no_filter(method: str, given: Mapping[str, Given]) -> No
     useless = next(of_filter, given.get("noise_rate"))
     if useless is None:
         return
-    if not METHODS[method].takes_weights:
+    if not METHODS[method].takes_filter:
         raise UsageError(f"{useless.where} is for a filter, and method {method} takes none: it weighs samples itself")
     having = ", ".join(name for name, other in METHODS.items() if other.filter.kind != NO_FILTER)
     raise UsageError(

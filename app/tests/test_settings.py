@@ -44,7 +44,7 @@ def test_every_method_comes_back_from_its_file_as_it_was(tmp_path, method):
     value = list(field.choices)[-1] if field.choices else field.kind(7)
     changes = given(method=method, noise="symmetric:0.25", learning_rate=1e-5, epochs=3)
     changes[field.name] = Given(value, "")
-    if METHODS[method].takes_weights:
+    if METHODS[method].takes_filter:
         changes |= given(filter__kind="prism-average", filter__threshold="top-r", noise_rate=0.125)
     config = make_config(changes)
     write_settings(tmp_path / "config.yaml", complete_settings(config, changes))

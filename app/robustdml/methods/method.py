@@ -31,7 +31,7 @@ class Method:
         lambda loss, embeddings, arguments: (loss(embeddings, **arguments), {})
     )
     observed: tuple[str, ...] = ()  # The names of what `observe` gives
-    takes_weights: bool = True  # Whether the loss has `sample_weights`, of which a filter makes use
+    takes_filter: bool = True  # False of losses that weigh samples themselves
     filter: FilterOptions = field(default_factory=FilterOptions)  # Default of the setting of that name
     # Gives the proxies of the loss, (C, D) or (C, H, D), where it has any.
     proxies: Callable[[Any], Tensor] | None = None

@@ -114,7 +114,7 @@ METHODS = {
     "mcl": pair_method("MCL", MemoryContrastiveLoss, MemoryContrastiveOptions, inputs=("labels", "memory")),
     "multi-similarity": pair_method("Multi-similarity", MultiSimilarityLoss, MultiSimilarityOptions),
     "superloss": pair_method(
-        "SuperLoss", SuperContrastiveLoss, SuperLossOptions, ContrastiveOptions, takes_weights=False
+        "SuperLoss", SuperContrastiveLoss, SuperLossOptions, ContrastiveOptions, takes_filter=False
     ),
     "procsim": pair_method(
         "ProcSim",
@@ -123,7 +123,7 @@ METHODS = {
         make_loss=_procsim,
         observe=_observed_step,
         observed=("sigma", "detector_loss", "above_threshold"),
-        takes_weights=False,
+        takes_filter=False,
     ),
     "bspml": pair_method("BSPML", BSPMLLoss, SelfPacedOptions, inputs=("labels", "self_paced_weights")),
 }
