@@ -6,7 +6,7 @@ from experiments.statistics.bars import bars
 from experiments.statistics.paired import Difference, mean_over_data, paired_difference
 from experiments.statistics.plots import rank_plot
 from experiments.statistics.ranks import Ranks, rank
-from experiments.statistics.suite import FOCUS, Suite
+from experiments.statistics.suite import FOCUS, Suite, set_of
 from robustdml.evaluation import JUDGED
 from robustdml.retrieval import METRICS
 
@@ -44,7 +44,7 @@ def summary_rows(suite: Suite, key: str) -> list[list[str]]:
         verdicts = [difference.verdict for _, difference in found]
         by_data: dict[str, list[float]] = {}
         for data, difference in found:
-            by_data.setdefault(data, []).append(difference.mean)
+            by_data.setdefault(set_of(data), []).append(difference.mean)
         if by_data:
             mean = mean_over_data([sum(values) / len(values) for values in by_data.values()])
             counts = [str(verdicts.count(verdict)) for verdict in ("above", "below", "undecided")]

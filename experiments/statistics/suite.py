@@ -1,5 +1,6 @@
 """Outcomes on all data sets, for the statistics."""
 
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,11 @@ from experiments.comparison.results import Results
 
 # The method that is compared with all others.
 FOCUS = "robust"
+
+
+def set_of(data: str) -> str:
+    """Name of the set of which ``data``, as ``vowels-10``, is a half or a drawing: they are dependent, and count once."""
+    return re.sub(r"-\d+$", "", data)
 
 
 @dataclass(frozen=True)
@@ -53,5 +59,5 @@ class Suite:
             values = [self.mean(data, name, noise, key) for name in names]
             known = [value for value in values if value is not None]
             if len(known) == len(names):
-                found.setdefault(data, []).append(known)
+                found.setdefault(set_of(data), []).append(known)
         return {data: np.array(rows) for data, rows in found.items()}

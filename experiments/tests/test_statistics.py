@@ -94,12 +94,12 @@ def test_the_critical_difference_and_friedman_are_those_of_demsar_and_by_hand():
     assert ranks_of([[1, 2]] * 4).friedman is None and ranks_of([[1, 2, 3]]).friedman is None
 
 
-def test_ranks_by_hand_and_a_data_set_counts_once():
+def test_ranks_by_hand_and_a_data_set_counts_once_with_its_halves():
     names = ("robust", "contrastive", "proxy-anchor")
     suite = make_suite(
         {
-            "first": {
-                "none": dict(zip(names, (0.9, 0.8, 0.7), strict=True)),  # 1 2 3
+            "first-10": {"none": dict(zip(names, (0.9, 0.8, 0.7), strict=True))},  # 1 2 3
+            "first-11": {  # Another half of the same set
                 "symmetric:0.5": dict(zip(names, (0.5, 0.5, 0.4), strict=True)),  # 1.5 1.5 3
                 "semantic:0.5": dict(zip(names, (0.5, 0.6, 0.7), strict=True)),  # 3 2 1
             },
