@@ -16,7 +16,7 @@ FOCUS = "robust"
 
 
 def set_of(data: str) -> str:
-    """Name of the set of which ``data``, as ``vowels-10``, is a half or a drawing: they are dependent, and count once."""
+    """Name of the set of which ``data``, as ``vowels-10``, is a half or a drawing: these count once."""
     return re.sub(r"-\d+$", "", data)
 
 
