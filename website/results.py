@@ -311,6 +311,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "below": below,
     "few-classes": lambda: harm(FEW),
     "drawn-kinds": lambda: harm(DRAWN),
+    "small-classes": lambda: harm("small-classes"),
     "structured-noise": structured_noise,
     "structured-noise-elsewhere": structured_noise_elsewhere,
     "right-labels": lambda: study("glyphs", "glyphs", "Recall@1", methods=_plain()),
