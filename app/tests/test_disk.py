@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from app.tests.conftest import refused, run_command
-from robustdml import cache, locks
+from robustdml import cache
 from robustdml.cache import LOCK, cache_folder, in_turn, make_once, read_array, sole_use, write_text, write_whole
 from robustdml.errors import UsageError
 from robustdml.plain_files import save_plain
@@ -206,7 +206,7 @@ def test_files_that_go_together_are_made_anew_where_one_is_missing(tmp_path):
 
 @needs_locks
 def test_where_there_are_no_locks_all_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(locks.fcntl, "flock", Mock(side_effect=OSError(38, "Function not implemented")))
+    monkeypatch.setattr(cache.fcntl, "flock", Mock(side_effect=OSError(38, "Function not implemented")))
     with sole_use(tmp_path / "a", tmp_path), sole_use(tmp_path / "a", tmp_path), in_turn(tmp_path / "b"):
         write_text(tmp_path / "c", "text")
     assert (tmp_path / "c").read_text() == "text"
