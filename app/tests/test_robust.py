@@ -122,17 +122,71 @@ def test_of_what_gains_nearly_alike_the_one_that_moves_least_is_taken(gains, exp
     found = trials.Trials(begun(TrainingConfig(), mixture(30)), silent)
     found.tallies = {key: tally([gain] * 9) for key, gain in zip(found.tallies, gains, strict=True)}
     place, supported = found.winner()
-    assert supported and list(found.tallies)[place][1:] == expected
+    assert supported and list(found.tallies)[place][2:] == expected
 
 
 def test_what_plainly_lost_on_one_split_is_not_tried_on_the_next():
     config = TrainingConfig(epochs=1, batch_size=64)
     run = begun(config, mixture(30, 8))
     found = trials.Trials(run, silent)
-    found.tallies |= {key: tally([-0.1] * 30) for key in found.tallies if key[1] > 1}
+    found.tallies |= {key: tally([-0.1] * 30) for key in found.tallies if key[2] > 1}
     found.run_split(*trials.splits_of(run.labels, seed=0)[0])
-    assert {(factor, one.splits) for (_, factor, _), one in found.tallies.items()} == {(1, 1), (trials.FASTER, 1)}
-    assert all(one.counts.sum() == 30 for (_, factor, _), one in found.tallies.items() if factor > 1)
+    assert {(factor, one.splits) for (*_, factor, _), one in found.tallies.items()} == {(1, 1), (trials.FASTER, 1)}
+    assert all(one.counts.sum() == 30 for (*_, factor, _), one in found.tallies.items() if factor > 1)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "expected"),
+    [(0.1, 0.11, "proxy-anchor"), (0.1, 0.1, "contrastive"), (0.1, None, "contrastive"), (-0.1, -0.2, "contrastive")],
+)
+def test_of_two_losses_the_one_that_gains_more_is_taken(own, other, expected):
+    """However far it moves the layer: what that means differs between losses."""
+    found = trials.Trials(begun(TrainingConfig(), mixture(30, 4)), silent)
+    gains = {"contrastive": own, "proxy-anchor": other}
+    found.tallies = {
+        key: Tally(9, 0.03) if gains[key[0]] is None else tally([gains[key[0]]] * 9) for key in found.tallies
+    }
+    place, supported = found.winner()
+    assert list(found.tallies)[place][0] == expected and supported == (own > 0)
+
+
+@pytest.mark.parametrize(("gain", "doubt"), [(-0.01, False), (0.01, True), (0.1, False)])
+def test_a_second_loss_is_tried_where_the_first_leaves_doubt(gain, doubt, monkeypatch):
+    run = begun(TrainingConfig(epochs=1, batch_size=64), mixture(60, 4))
+    found = trials.Trials(run, silent)
+    begun_with = found.tallies
+    found.tallies = {key: tally(gain + 0.04 * np.sin(np.arange(60.0))) for key in begun_with}
+    assert found.is_in_doubt == doubt
+    found.tallies = begun_with
+    monkeypatch.setattr(trials.Trials, "is_in_doubt", doubt)
+    found.run_split(*trials.splits_of(run.labels, seed=0)[0])
+    tried_losses = {key[0] for key, one in found.tallies.items() if one.splits}
+    assert tried_losses == ({"contrastive", "proxy-anchor"} if doubt else {"contrastive"})
+
+
+def test_of_large_or_few_classes_one_loss_is_tried():
+    for data, losses in (
+        (mixture(30, 7), ["contrastive", "proxy-anchor"]),
+        (mixture(30, 8), ["contrastive"]),
+        (mixture(19, 7), ["contrastive"]),
+    ):
+        assert list(trials.Trials(begun(TrainingConfig(), data), silent).rates) == losses
+    for asked, ratio in ((None, 1 / 3), (1e-3, 1)):
+        rates = trials.Trials(begun(TrainingConfig(learning_rate=asked), mixture(30, 7)), silent).rates
+        assert rates["proxy-anchor"] / rates["contrastive"] == pytest.approx(ratio)
+
+
+def test_a_run_with_the_second_loss_goes_on_with_it_and_says_so(tmp_path, monkeypatch):
+    def winner(self):
+        return next(place for place, key in enumerate(self.tallies) if key[0] == "proxy-anchor"), True
+
+    monkeypatch.setattr(trials.Trials, "winner", winner)
+    data, config = mixture(40, 4), TrainingConfig(epochs=4, batch_size=64)
+    whole, resumed = check_resume(config, data, tmp_path, stop=1)
+    for result in (whole, resumed):
+        assert result.summary["chosen"]["loss"] == "proxy-anchor" and result.summary["learning_rate"] < 3e-3
+    state = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["state"]
+    assert state["loss"]["proxies"].shape[0] == 40
 
 
 @pytest.mark.parametrize(("classes", "count", "times"), [(6, 4, {1, 2}), (30, 2, {0, 1})])
@@ -156,7 +210,7 @@ def test_of_few_classes_whitening_is_tried_class_by_class_where_trials_support_n
     (best,) = run.chosen["contestants"]
     assert (run.averaging, run.keeps_features) == (0, False) and best["supported"]
     assert (best["classes"], best["splits"]) == (6, 10)  # five groups, two halves
-    assert rows_of(run.chosen)[0][:3] == ["→ untrained", "–", "0.00"]
+    assert rows_of(run.chosen)[0][:4] == ["→ untrained", "–", "–", "0.00"]
     assert run.chosen["advice"].startswith("Chosen: features whitened within classes, without training")
     # Not of many classes, not of other starts, and not where it does not help.
     flat = Split(np.random.default_rng(0).normal(size=(120, 24)).astype(np.float32), data.train.labels, ("",) * 6)

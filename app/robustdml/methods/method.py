@@ -37,6 +37,8 @@ class Method:
     proxies: Callable[[Any], Tensor] | None = None
     start: str = "random"  # Default of the setting of that name
     averages: bool = False  # Whether a trial chooses the setting `averaging` where it is not given
+    # Names of the methods whose losses trials compare, its own first; none: its own alone.
+    losses: tuple[str, ...] = ()
 
 
 def arguments_of(loss: Callable[..., nn.Module], options: OptionSet, groups: Sequence[type[Options]]) -> dict[str, Any]:

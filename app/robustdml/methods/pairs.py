@@ -128,12 +128,14 @@ METHODS = {
     "bspml": pair_method("BSPML", BSPMLLoss, SelfPacedOptions, inputs=("labels", "self_paced_weights")),
 }
 
-# The default: the contrastive loss from the whitened features on what the audit keeps, and an average with the
-# start, or the features themselves. Without trials, and where the audit overlooks much, PRISM filters; docs/labels.md.
+# The default: the contrastive loss or Proxy-Anchor from the whitened features on what the audit keeps, and an average
+# with the start, or the features themselves. Without trials, and where the audit overlooks much, PRISM filters;
+# docs/labels.md.
 ROBUST = replace(
     METHODS["contrastive"],
     title="Robust",
     filter=FilterOptions("prism-vmf", threshold="cautious", without_copies=True, vmf_epochs=1, on_trial=True),
     start="whitened",
     averages=True,
+    losses=("contrastive", "proxy-anchor"),
 )

@@ -101,7 +101,7 @@ class Tally:
         return {**gains, **errors, "splits": self.splits, "classes": int((self.counts > 0).sum())}
 
 
-HEAD = ("filter", "learning rate", "averaging", "Recall@1", "MAP@R", "classes")
+HEAD = ("loss", "filter", "learning rate", "averaging", "Recall@1", "MAP@R", "classes")
 CAPTION = (
     "Gains over the untouched features on held-out training classes by the labels given, points ± standard error. "
     "averaging: weight of the trained layer in its average with the start; untrained: the features "
@@ -114,7 +114,8 @@ def rows_of(chosen: dict[str, Any]) -> list[list[str]]:
     return [
         [
             ("→ " if one["chosen"] and not chosen["kept_features"] else "")
-            + (one["filter"] if one["averaging"] else "untrained"),
+            + (one["loss"] if one["averaging"] else "untrained"),
+            one["filter"] if one["averaging"] else "–",
             f"{one['learning_rate']:.2g}" if one["averaging"] else "–",
             f"{one['averaging']:.2f}",
             *(_points(one, name).replace(" ", "") for name in JUDGED),
@@ -136,7 +137,7 @@ def advice(chosen: dict[str, Any], epochs: int) -> str:
         why = "trials need 4 classes, some of them with two samples and more"
         return f"Kept the features as they are: {why}." if chosen["kept_features"] else f"Nothing was tried: {why}."
     gain = f"{_points(best, JUDGED[1])} points of MAP@R and {_points(best, JUDGED[0])} of Recall@1"
-    what = f"averaging {best['averaging']:g} with filter {best['filter']}"
+    what = f"loss {best['loss']} with averaging {best['averaging']:g} and filter {best['filter']}"
     if best["averaging"] == 0:
         what = "features whitened within classes, without training"
     if chosen["kept_features"]:

@@ -63,7 +63,6 @@ class Run:
         self.history: list[dict[str, float]] = []
         self.phase_one_seconds = 0.0
         self.under_way = UnderWay()
-        self.method = METHODS[config.method] if method is None else method
         self.label_quality: Tensor | None = None
         self.audited: dict[str, Any] | None = None
         if config.labels:
@@ -85,14 +84,36 @@ class Run:
         # Whether trials may choose the features for embeddings: nobody has asked for another size.
         self.can_keep_features = config.embedding_size in (None, prepared.num_features)
         self.keeps_features = False  # Whether the embeddings are the features, whatever was trained
+        self.network = world.wrap(self.embedder)
+        method = METHODS[config.method] if method is None else method
+        self._use_loss((method.losses or (config.method,))[0], method)
+        self.drawn: Rows | None = None  # Samples that batches are drawn from; None for all
+        self._use_filter(config.filter_options)
+        if world.size > 1 and (alone := [name for name, value in self.inputs.items() if value.of_one_process]):
+            raise UsageError(f"method {config.method} takes {', '.join(alone)} of one process: train without torchrun")
+
+    def choose(self, loss: str, options: FilterOptions, averaging: float, keeps_features: bool) -> None:
+        """Train with what trials have found best; `averaging` is the weight of the trained layer in its average."""
+        self.averaging, self.keeps_features = averaging, keeps_features
+        if loss != self.loss_name:
+            torch.manual_seed(self.config.seed)  # All processes draw the same proxies.
+            self._use_loss(loss, METHODS[loss])
+        if options != self.filter_options:
+            self._use_filter(options)
+
+    def _use_loss(self, name: str, method: Method) -> None:
+        """Make the loss of a method, and what depends on it: batches, learning rates and optimiser."""
+        config, classes = self.config, self.prepared.data.train.num_classes
+        self.loss_name, self.method = name, method
         try:
-            loss = self.method.make_loss(config.options, split.num_classes, self.embedding_size).to(device)
+            loss = method.make_loss(config.options, classes, self.embedding_size).to(self.device)
         except ValueError as error:
             raise UsageError(f"method {config.method}: {error}") from error
-        self.network, self.loss = world.wrap(self.embedder), world.shard(loss)
+        self.loss = self.world.shard(loss)
         self.sampler = self._sampler_of(self.labels)
-        rate = config.network_learning_rate
-        if config.chooses_averaging and config.learning_rate is None and split.num_classes >= FEWEST_CLASSES:
+        # Of the embedding layer where trials do not change it.
+        rate = self.default_rate = method.learning_rate if config.learning_rate is None else config.learning_rate
+        if config.chooses_averaging and config.learning_rate is None and classes >= FEWEST_CLASSES:
             # Few steps move the layer little; trials on enough classes see to it that it does not go too far.
             rate *= min(max(FULL_STEPS / (config.epochs * len(self.sampler)), 1.0), MOST_RAISED)
         # Of the embedding layer, the backbone and the loss, before the schedule.
@@ -100,22 +121,8 @@ class Run:
         trained = (self.embedder.head, self.embedder.backbone, self.loss)
         groups: list[dict[str, Any]] = [{"params": list(part.parameters())} for part in trained]
         groups[-1]["weight_decay"] = 0.0
-        self.optimizer = torch.optim.AdamW(
-            groups,
-            weight_decay=config.weight_decay,
-            # One pass over each parameter: with many classes the default costs as much as the loss.
-            fused=True,
-        )
-        self.drawn: Rows | None = None  # Samples that batches are drawn from; None for all
-        self._use_filter(config.filter_options)
-        if world.size > 1 and (alone := [name for name, value in self.inputs.items() if value.of_one_process]):
-            raise UsageError(f"method {config.method} takes {', '.join(alone)} of one process: train without torchrun")
-
-    def choose(self, options: FilterOptions, averaging: float, keeps_features: bool) -> None:
-        """Train with what trials have found best; `averaging` is the weight of the trained layer in its average."""
-        self.averaging, self.keeps_features = averaging, keeps_features
-        if options != self.filter_options:
-            self._use_filter(options)
+        # One pass over each parameter: with many classes the default costs as much as the loss.
+        self.optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
 
     def _use_filter(self, options: FilterOptions) -> None:
         """Make the filter, and what depends on it: the inputs of the loss, and the log of the samples."""
@@ -132,7 +139,7 @@ class Run:
             self.world.shard(self.filter.prism)
         bank = self.filter.bank if isinstance(self.filter, PrismFilter) else None
         training = Training(config, self.prepared, self.embedding_size, device, bank, self.world)
-        self.inputs = {name: LOSS_INPUTS[name](training) for name in METHODS[config.method].inputs}
+        self.inputs = {name: LOSS_INPUTS[name](training) for name in self.method.inputs}
         observers = [self.method, *self.inputs.values(), *([] if self.filter is None else [self.filter])]
         self.log = SampleLog((name for source in observers for name in source.observed), self.changed).to(device)
 
@@ -180,7 +187,7 @@ class Run:
             self.sampler = self._sampler_of(self.labels[self.drawn])
 
     def _sampler_of(self, labels: Labels) -> RandomSampler | ClassBalancedSampler:
-        config, usual = self.config, METHODS[self.config.method].samples_per_class
+        config, usual = self.config, self.method.samples_per_class
         return make_sampler(labels, config.batch_size, config.samples_per_class, usual, config.seed)
 
     def _choose_start(self) -> Start:
@@ -361,6 +368,7 @@ class Run:
             "rates": self.rates,
             "keeps_features": self.keeps_features,
             "chosen": self.chosen,
+            "loss_name": self.loss_name,
             "filter_options": self.filter_options.as_dict(),
             "rng": torch.get_rng_state(),
             "rng_cuda": torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None,
@@ -368,7 +376,8 @@ class Run:
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore a state."""
-        self.choose(FilterOptions(**state["filter_options"]), state["share"], state["keeps_features"])
+        options = FilterOptions(**state["filter_options"])
+        self.choose(state.get("loss_name", self.loss_name), options, state["share"], state["keeps_features"])
         for name, module in self._modules().items():
             module.load_state_dict(state[name])
         self._draw_from_kept()

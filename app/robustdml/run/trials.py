@@ -1,4 +1,4 @@
-"""Trial runs on some of the training classes choose learning rate and averaging by the other classes.
+"""Trial runs on some of the training classes choose loss, filter, learning rate and averaging by the other classes.
 
 The averaging is the weight of the trained embedding layer in its average with its start, as in Wortsman et al., "Robust
 fine-tuning of zero-shot models", CVPR 2022. All are compared with the untouched features, which are kept unless a gain
@@ -22,6 +22,7 @@ from robustdml.data.dataset import renumbered
 from robustdml.evaluation import judged
 from robustdml.filters.filter import LEAST_QUALITY
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
+from robustdml.methods import METHODS
 from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import Prepared
 from robustdml.networks.start import Start, make_start
@@ -47,6 +48,8 @@ FEW = 20
 SPLITS, SPLITS_OF_FEW = 2, 4
 # A trial takes this share of the epochs, and of few classes that.
 EPOCHS, EPOCHS_OF_FEW = 0.4, 0.5
+# Samples of a class, in the mean, below which trials compare losses: there pairs of a class are few.
+SMALL = 8
 # Averagings that are tried, and the share of the best gain from which on what moves least is taken.
 TRIED = (0.5, 0.75, 1.0)
 NEARLY = 0.95
@@ -83,16 +86,17 @@ def choose(run: Run, report: OnProgress) -> None:
     chosen = torch.tensor(trials.winner(), dtype=torch.float64, device=run.device)
     chosen = run.world.merged(chosen if run.world.leads else torch.full_like(chosen, torch.nan))
     number, supported = chosen.tolist()
-    options, factor, averaging = list(trials.tallies)[int(number)]
+    loss, options, factor, averaging = list(trials.tallies)[int(number)]
     keep = not supported and run.can_keep_features
-    run.choose(options, averaging, keep)
-    run.rates[0] *= factor
+    run.choose(loss, options, averaging, keep)
+    run.rates[0] = trials.rates[loss] * factor
     found: dict[str, Any] = {
         "kept_features": keep,
+        "loss": loss,
         "filter": options.kind,
         "start": {"width": run.embedding_size, "measured": run.measured_widths},
         "steps": run.epochs * len(run.sampler),
-        "raised": run.rates[0] / run.config.network_learning_rate,
+        "raised": run.rates[0] / run.default_rate,
         "doubted": 0.0 if run.label_quality is None else float((run.label_quality < LEAST_QUALITY).float().mean()),
         "overlooked": trials.overlooked,
         "contestants": trials.contestants(int(number)),
@@ -104,13 +108,18 @@ class Trials:
     """Trial runs, and what they have found."""
 
     def __init__(self, run: Run, report: OnProgress) -> None:
-        self.run, self.report, self.rate = run, report, run.rates[0]
+        self.run, self.report = run, report
         self.epochs = math.ceil(run.config.epochs * (EPOCHS_OF_FEW if has_few_classes(run) else EPOCHS))
         self.filters, self.overlooked = filters_to_try(run)
         self.factors = factors_to_try(run)
-        # By filter, factor of the learning rate, and averaging.
-        keys = [*product(self.filters, self.factors, TRIED)]
-        self.untrained = (self.filters[-1], 1.0, 0.0) if run.config.layer_start == WHITENED else None
+        # Learning rates by loss, in the proportion of their defaults unless one is named.
+        self.rates = {run.loss_name: run.rates[0]}
+        for name in run.method.losses[1:] if has_small_classes(run) else ():
+            named = run.config.learning_rate is not None
+            self.rates[name] = run.rates[0] * (1 if named else METHODS[name].learning_rate / run.method.learning_rate)
+        # By loss, filter, factor of the learning rate, and averaging.
+        keys = [*product(self.rates, self.filters, self.factors, TRIED)]
+        self.untrained = (run.loss_name, self.filters[-1], 1.0, 0.0) if run.config.layer_start == WHITENED else None
         keys += [] if self.untrained is None else [self.untrained]
         chance = CHANCE_OF_FEW if has_few_classes(run) else CHANCE
         self.tallies = {key: Tally(run.prepared.data.train.num_classes, chance) for key in keys}
@@ -121,33 +130,47 @@ class Trials:
         found = self.tallies.values()
         return any(tally.gains_plainly for tally in found) or all(tally.loses_plainly for tally in found)
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the method's own loss, or the untrained start, gains something, but not plainly."""
+        own = [tally for (loss, *_), tally in self.tallies.items() if loss == self.run.loss_name]
+        return any(tally.mean[1] > 0 for tally in own) and not any(tally.gains_plainly for tally in own)
+
     def winner(self) -> tuple[int, bool]:
         """The place of the best of `tallies`, and whether its gain over the untouched features is more than chance."""
         tallies = list(self.tallies.values())
-        found = [place for place, tally in enumerate(tallies) if tally.supported] or list(range(len(tallies)))
+        best = [self._best(loss) for loss in self.rates]
+        first = max(best, key=lambda place: (tallies[place].supported, float(tallies[place].mean[1])))
+        return first, tallies[first].supported
+
+    def _best(self, loss: str) -> int:
+        """The place of the best with this loss: losses move the layer by different amounts."""
+        tallies = list(self.tallies.values())
+        places = [place for place, key in enumerate(self.tallies) if key[0] == loss]
+        found = [place for place in places if tallies[place].supported] or places
         gains = [float(tally.mean[1]) for tally in tallies]
         gain = max(gains[place] for place in found)
         near = [place for place in found if gains[place] >= gain - (1 - NEARLY) * abs(gain)]
         # The run takes more steps than a trial, so that it moves further.
-        moves = [factor * averaging for _, factor, averaging in self.tallies]
+        moves = [factor * averaging for *_, factor, averaging in self.tallies]
         # The untrained start has to gain the most: a run trains longer than a trial.
         trained = [gains[place] for place in found if moves[place] > 0]
         near = [place for place in near if moves[place] > 0 or gains[place] > max(trained, default=-math.inf)]
-        best = min(near, key=lambda place: (moves[place], -gains[place], -place))
-        return best, tallies[best].supported
+        return min(near, key=lambda place: (moves[place], -gains[place], -place))
 
     def contestants(self, chosen: int) -> list[dict[str, Any]]:
         """Figures of each filter, learning rate and averaging; none without a split."""
         return [
             {
+                "loss": loss,
                 "filter": options.kind,
-                "learning_rate": self.rate * factor,
+                "learning_rate": self.rates[loss] * factor,
                 "averaging": averaging,
                 "chosen": place == chosen,
                 "supported": tally.supported,
                 **tally.as_dict(),
             }
-            for place, ((options, factor, averaging), tally) in enumerate(self.tallies.items())
+            for place, ((loss, options, factor, averaging), tally) in enumerate(self.tallies.items())
             if tally.splits
         ]
 
@@ -187,17 +210,19 @@ class Trials:
         start = make_start(features, run.embedding_size, rows)
         untouched = measure(embed(prepared.backbone))
 
-        def record(key: tuple[FilterOptions, float, float], embeddings: Singles) -> None:
+        def record(key: tuple[str, FilterOptions, float, float], embeddings: Singles) -> None:
             gains, of_believed = (after - before for after, before in zip(measure(embeddings), untouched, strict=True))
             self.tallies[key].add(split.labels[held], gains, of_believed)
 
         if self.untrained is not None:
             start = start.whitened(features, data.train.labels, rows)
             record(self.untrained, start.embed(np.asarray(data.test.inputs)))
-        for options, factor in product(self.filters, self.factors):
-            if all(self.tallies[options, factor, averaging].loses_plainly for averaging in TRIED):
+        for loss, options, factor in product(self.rates, self.filters, self.factors):
+            if all(self.tallies[loss, options, factor, averaging].loses_plainly for averaging in TRIED):
                 continue
-            trial = self._begin(options, factor, prepared, kept, start)
+            if loss != run.loss_name and not self.is_in_doubt:
+                continue
+            trial = self._begin(loss, options, factor, prepared, kept, start)
             begun = embed(trial.embedder)
             while trial.epoch < self.epochs:
                 trial.take_steps(lambda what, *done: self.report(f"trial, {what}", *done), ())
@@ -205,15 +230,18 @@ class Trials:
             # The layer is linear, and so is the average in its weight.
             moved = embed(trial.embedder) - begun
             for averaging in TRIED:
-                record((options, factor, averaging), begun + averaging * moved)
+                record((loss, options, factor, averaging), begun + averaging * moved)
 
-    def _begin(self, options: FilterOptions, factor: float, prepared: Prepared, kept: Rows, start: Start) -> Run:
+    def _begin(
+        self, loss: str, options: FilterOptions, factor: float, prepared: Prepared, kept: Rows, start: Start
+    ) -> Run:
         """Begin a run that trains on some of the classes and tests on others, by the labels given."""
         run = self.run
         rate = run.config.assumed_noise_rate(run.prepared.data.noise_rate)
-        config = replace(run.config, labels="", noise_rate=rate, learning_rate=self.rate * factor)
-        trial = Run(config, prepared, run.device, run.method, start=start)
-        trial.choose(options, averaging=1.0, keeps_features=False)
+        config = replace(run.config, labels="", noise_rate=rate, learning_rate=self.rates[loss] * factor)
+        method = run.method if loss == run.loss_name else METHODS[loss]
+        trial = Run(config, prepared, run.device, method, start=start)
+        trial.choose(trial.loss_name, options, averaging=1.0, keeps_features=False)
         if options.kind == AUDIT:
             trial.label_quality = run.judge_labels()[torch.from_numpy(kept)]
         trial.fit_inputs(self.report)
@@ -315,6 +343,12 @@ def factors_to_try(run: Run) -> tuple[float, ...]:
     few_steps = run.config.epochs * len(run.sampler) <= FEW_STEPS
     free = run.config.learning_rate is None and not has_few_classes(run)
     return (1.0, FASTER) if few_steps and free else (1.0,)
+
+
+def has_small_classes(run: Run) -> bool:
+    """Whether the classes are many, for the processes too, and have few samples: another loss may do better there."""
+    classes = len(np.unique(run.labels))
+    return not has_few_classes(run) and run.world.size <= classes and len(run.labels) < SMALL * classes
 
 
 def has_few_classes(run: Run) -> bool:
