@@ -137,7 +137,7 @@ def advice(chosen: dict[str, Any], epochs: int) -> str:
         why = "trials need 4 classes, some of them with two samples and more"
         return f"Kept the features as they are: {why}." if chosen["kept_features"] else f"Nothing was tried: {why}."
     gain = f"{_points(best, JUDGED[1])} points of MAP@R and {_points(best, JUDGED[0])} of Recall@1"
-    what = f"loss {best['loss']} with averaging {best['averaging']:g} and filter {best['filter']}"
+    what = f"loss {best['loss']}, averaging {best['averaging']:g}, with filter {best['filter']}"
     if best["averaging"] == 0:
         what = "features whitened within classes, without training"
     if chosen["kept_features"]:
