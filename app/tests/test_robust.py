@@ -137,7 +137,13 @@ def test_what_plainly_lost_on_one_split_is_not_tried_on_the_next():
 
 @pytest.mark.parametrize(
     ("own", "other", "expected"),
-    [(0.1, 0.11, "proxy-anchor"), (0.1, 0.1, "contrastive"), (0.1, None, "contrastive"), (-0.1, -0.2, "contrastive")],
+    [
+        (0.1, 0.11, "proxy-anchor"),
+        (0.1, 0.1, "contrastive"),
+        (0.1, None, "contrastive"),
+        (-0.1, -0.2, "contrastive"),
+        (-0.1, None, "contrastive"),
+    ],
 )
 def test_of_two_losses_the_one_that_gains_more_is_taken(own, other, expected):
     """However far it moves the layer: what that means differs between losses."""

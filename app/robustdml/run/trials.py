@@ -132,14 +132,16 @@ class Trials:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether the method's own loss, or the untrained start, gains something, but not plainly."""
+        """Whether something with the method's own loss gains, and nothing gains plainly."""
         own = [tally for (loss, *_), tally in self.tallies.items() if loss == self.run.loss_name]
         return any(tally.mean[1] > 0 for tally in own) and not any(tally.gains_plainly for tally in own)
 
     def winner(self) -> tuple[int, bool]:
         """The place of the best of `tallies`, and whether its gain over the untouched features is more than chance."""
         tallies = list(self.tallies.values())
-        best = [self._best(loss) for loss in self.rates]
+        # A loss that was not tried has a gain of 0, which must not win where all others lose.
+        tried = {loss: None for (loss, *_), tally in self.tallies.items() if tally.splits}
+        best = [self._best(loss) for loss in tried or self.rates]
         first = max(best, key=lambda place: (tallies[place].supported, float(tallies[place].mean[1])))
         return first, tallies[first].supported
 
@@ -346,7 +348,7 @@ def factors_to_try(run: Run) -> tuple[float, ...]:
 
 
 def has_small_classes(run: Run) -> bool:
-    """Whether the classes are many, for the processes too, and have few samples: another loss may do better there."""
+    """Whether there are many classes, at least as many as processes, of few samples each."""
     classes = len(np.unique(run.labels))
     return not has_few_classes(run) and run.world.size <= classes and len(run.labels) < SMALL * classes
 
