@@ -62,7 +62,7 @@ def _create(name: str, **arguments: Any) -> nn.Module:
 
 
 def _settings(name: str) -> dict[str, Any]:
-    """What timm knows of a network without making it: size of the images, where its weights are."""
+    """Image size and origin of the weights of a timm network, without making it."""
     found = _ask("get_pretrained_cfg", name)
     # None of a network that nobody has trained.
     return {} if found is None else dict(found.to_dict())
