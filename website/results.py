@@ -323,6 +323,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "negatives-hanzi": lambda: study("negatives", "hanzi", "MAP@R"),
     "contrastive-hanzi-small": lambda: study("contrastive", "hanzi-small", "MAP@R"),
     "contrastive-glosses": lambda: study("contrastive", "glosses", "MAP@R"),
+    "wrong-pairs-hanzi-small": lambda: study("wrong-pairs", "hanzi-small", "MAP@R"),
+    "wrong-pairs-glosses": lambda: study("wrong-pairs", "glosses", "MAP@R"),
     "audit": audit,
     "audit-kinds": audit_kinds,
     "audit-checked": audit_checked,

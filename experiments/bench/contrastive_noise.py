@@ -1,30 +1,21 @@
 """Contrastive losses where labels are wrong: ``python -m experiments.bench.contrastive_noise [DATA …]``.
 
 Trains a linear layer on frozen features with each loss, labels right, 30 % and 50 % wrong at random, and writes MAP@R
-of unseen classes to ``experiments/results/contrastive.json``: means and standard errors over the seeds. The loss
-behind PRISM sees the samples that it keeps. Data sets that the file has and that are not named stay.
+of unseen classes to ``experiments/results/contrastive.json``. The loss behind PRISM sees the samples that it keeps.
 """
 
-import argparse
-import json
-import statistics
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-import experiments.data  # noqa: F401  # its data sets, by name
-from robustdml.cache import write_text
-from robustdml.config import TrainingConfig
-from robustdml.data import RetrievalData, load_data
-from robustdml.networks.preparation import prepare
+from experiments.bench.loss_study import write_study
+from robustdml.data import RetrievalData
 from robustdml.noise import with_wrong_labels
 from robustdml.retrieval import retrieval_metrics
 from robustdml_ops.losses import ContrastiveLoss, NTXentLoss, SupConLoss
 from robustdml_ops.robust import PRISM
 
-RESULT = Path(__file__).parents[1] / "results" / "contrastive.json"
 NOISES = {"right": "none", "30 % wrong": "symmetric:0.3", "50 % wrong": "symmetric:0.5"}
 FILTERED = "SupCon behind PRISM"
 LOSSES: dict[str, Callable[[], nn.Module]] = {
@@ -68,30 +59,14 @@ def score(data: RetrievalData, loss: str, noise: str, seed: int, steps: int = ST
     return retrieval_metrics(embeddings, data.test.labels)["mean_average_precision_at_r"]
 
 
-def main() -> None:
-    """Train all, and write the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", nargs="*", default=["hanzi-small", "glosses"], help="as for robustdml train")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    results = json.loads(RESULT.read_text())["results"] if RESULT.exists() else {}
-    for name in arguments.data:
-        data = prepare(TrainingConfig(), load_data(name), torch.device("cpu")).data
-        rows = {}
-        for loss in LOSSES:
-            values = [[score(data, loss, noise, seed) for seed in range(SEEDS)] for noise in NOISES.values()]
-            rows[loss] = [[statistics.fmean(of), statistics.stdev(of) / SEEDS**0.5] for of in values]
-            print(name, loss, *(f"{mean:.4f}" for mean, _ in rows[loss]), flush=True)
-        results[name] = {"noises": list(NOISES), "MAP@R": rows}
-        content = {
-            "command": "python -m experiments.bench.contrastive_noise",
-            "machine": "one thread of an AMD EPYC, PyTorch 2.13",
-            "seeds": SEEDS,
-            "steps": STEPS,
-            "results": results,
-        }
-        write_text(RESULT, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    write_study(
+        "contrastive",
+        "python -m experiments.bench.contrastive_noise",
+        __doc__,
+        LOSSES,
+        NOISES,
+        score,
+        SEEDS,
+        steps=STEPS,
+    )

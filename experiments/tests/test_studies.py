@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.bench import bfloat16_proxies, contrastive_noise, drawn_kinds, few_classes
+from experiments.bench import bfloat16_proxies, contrastive_noise, drawn_kinds, few_classes, wrong_pairs
 from experiments.commands.negatives import LABELS, relabelled, tables
 from robustdml.data import RetrievalData, Split, load_data
 from robustdml.retrieval import retrieval_metrics
@@ -50,6 +50,23 @@ def test_each_contrastive_loss_learns(monkeypatch):
     right = {loss: contrastive_noise.score(data, loss, "none", 0, steps=60) for loss in contrastive_noise.LOSSES}
     assert min(right.values()) > untrained
     assert right[contrastive_noise.FILTERED] == right["SupCon"]  # the filter has not begun, and nothing is left out
+
+
+def test_each_loss_of_pairs_learns():
+    data = load_data("digits")
+    data = replace(data, test=data.train)
+    untrained = wrong_pairs.score(data, "InfoNCE", 0.0, 0, steps=0)
+    assert all(wrong_pairs.score(data, loss, 0.0, 0, steps=60) > untrained for loss in wrong_pairs.LOSSES)
+
+
+def test_a_share_of_the_pairs_does_not_belong_together():
+    labels = torch.arange(50).repeat_interleave(20)
+    samples, partners = wrong_pairs.pair(labels, 0.0)
+    assert samples.sort().values.tolist() == partners.sort().values.tolist() == list(range(1000))
+    assert (samples != partners).all() and (labels[samples] == labels[partners]).all()
+    torch.manual_seed(0)
+    samples, partners = wrong_pairs.pair(labels, 0.5)
+    assert 0.45 < (labels[samples] != labels[partners]).double().mean() < 0.55
 
 
 def test_the_contrastive_loss_draws_near_positives_nearer():
