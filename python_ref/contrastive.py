@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .anchor import cosine_similarity, unit_distance
 from .pairs import batch_pairs
-from .reduction import count_kept, mean_over_samples
+from .reduction import count_present, mean_over_samples
 
 
 def contrastive_loss(
@@ -67,6 +67,6 @@ def contrastive_loss(
         S = cosine_similarity(embeddings, candidates)
     attraction = torch.where(positive, pos_margin - S, 0).clamp(min=0)
     repulsion = torch.where(negative, S - neg_margin, 0).clamp(min=0)
-    kept = count_kept(labels, sample_weights)
-    per_sample = kept * sum(terms.sum(1) / (terms > 0).sum().clamp(min=1) for terms in (attraction, repulsion))
+    present = count_present(labels, sample_weights)
+    per_sample = present * sum(terms.sum(1) / (terms > 0).sum().clamp(min=1) for terms in (attraction, repulsion))
     return mean_over_samples(per_sample, sample_weights, reduction)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from .anchor import cosine_similarity
 from .pairs import batch_pairs, pair_sets, without_absent
-from .reduction import mean_over_samples
+from .reduction import count_present, mean_over_samples
 
 
 def log_sum_exp(exponents: Tensor, members: Tensor) -> Tensor:
@@ -193,8 +193,7 @@ def nt_xent_loss(
     candidates, positive, negative = batch_pairs(embeddings, labels, vectors, vector_labels, sample_weights)
     Z = cosine_similarity(embeddings, candidates) / temperature
     losses = nt_xent_losses(Z, positive, negative).sum(1) / max(1, int(positive.sum()))
-    kept = len(losses) if sample_weights is None else int((sample_weights > 0).sum())
-    return mean_over_samples(losses * max(1, kept), sample_weights, reduction)
+    return mean_over_samples(losses * count_present(losses, sample_weights), sample_weights, reduction)
 
 
 def info_nce_loss(

@@ -29,9 +29,9 @@ def mean_over_samples(losses: Tensor, sample_weights: Tensor | None = None, redu
         raise ValueError(f'reduction must be "mean" or "none", got {reduction!r}')
     if sample_weights is not None:
         losses = losses * sample_weights.to(losses.dtype)
-    return losses if reduction == "none" else losses.sum() / count_kept(losses, sample_weights)
+    return losses if reduction == "none" else losses.sum() / count_present(losses, sample_weights)
 
 
-def count_kept(losses: Tensor, sample_weights: Tensor | None) -> int:
+def count_present(losses: Tensor, sample_weights: Tensor | None) -> int:
     """Samples whose weight is not 0, but at least 1, so that a mean over none of them is 0 / 1."""
     return max(1, len(losses) if sample_weights is None else int((sample_weights > 0).sum()))

@@ -75,7 +75,7 @@ class BSPMLLoss(MultiSimilarityLoss):
             labels = labels.masked_fill(weights == 0, ABSENT)
         mean = self.reduction == "mean"
         scale = weights / max(1, len(labels)) if mean else weights
-        pairs = PairInputs((embeddings, labels, None, None), None, scale, kept=1)
+        pairs = PairInputs((embeddings, labels, None, None), None, scale, present=1)
         if mean:
             return self._weighted_sum(self._own_anchors(pairs), candidate_weights)
         return weights[self.shards.place()] * self._losses(self._own_anchors(pairs), candidate_weights)

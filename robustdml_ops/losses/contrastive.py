@@ -77,7 +77,7 @@ class ContrastiveLoss(PairFamilyLoss):
         if plain:
             return shards.total(hinge.positive.sum() / found[0] + hinge.negative.sum() / found[1])
         # Integers divided by integers would be float32, whatever the hinges are.
-        losses = hinge.positive * checked.kept / found[0] + hinge.negative * checked.kept / found[1]
+        losses = hinge.positive * checked.present / found[0] + hinge.negative * checked.present / found[1]
         return self._mean(shards.total(losses) if checked.sharded else losses, checked)
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:

@@ -66,13 +66,13 @@ class MemoryContrastiveLoss(PairFamilyLoss):
     def _loss(self, inputs: LossInputs) -> Tensor:
         checked = self._checked(inputs)
         embeddings, labels, candidates, _ = checked.pairs
-        alone = PairInputs((embeddings, labels, None, None), None, checked.weights, checked.kept)
+        alone = PairInputs((embeddings, labels, None, None), None, checked.weights, checked.present)
         of_batch = self._term(self._own_anchors(alone))
         if candidates is None:
             return of_batch
         of_bank = self._term(self._own_anchors(checked))
         if self.variant == "authors":
-            of_bank = of_bank * checked.kept / max(1, len(embeddings))
+            of_bank = of_bank * checked.present / max(1, len(embeddings))
         return of_batch + of_bank
 
     def _refuse(self, inputs: LossInputs) -> None:

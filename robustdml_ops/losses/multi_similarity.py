@@ -76,7 +76,7 @@ class MultiSimilarityLoss(PairFamilyLoss):
         return self._mean(self._losses(checked), checked)
 
     def _weighted_sum(self, inputs: PairInputs, candidate_weights: Tensor | None = None) -> Tensor:
-        """Σ weight_i ℓ_i / kept, () over the anchors of all processes."""
+        """Σ weight_i ℓ_i / present, () over the anchors of all processes."""
         scales = (inputs.scale(self.alpha), inputs.scale(self.beta))
         settings = self._settings(candidate_weights=candidate_weights, anchors_first=inputs.anchors_first)
         return self.shards.total(pair_lse_sum(*inputs.pairs, *scales, **settings, backend=self.backend))

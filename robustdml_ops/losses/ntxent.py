@@ -55,7 +55,7 @@ class NTXentLoss(ContrastFamilyLoss):
         else:
             each = listed_nt_xent(checked.cosines(), self._scale())
             losses = add_rows(each.new_zeros(len(checked.pairs[0])), checked.listed.positive_anchors, each)
-        return self._mean(losses * checked.kept / pairs, checked)
+        return self._mean(losses * checked.present / pairs, checked)
 
     def _number_of_pairs(self, inputs: PairInputs) -> Tensor | int:
         """Positive pairs of all processes, at least 1."""

@@ -193,7 +193,7 @@ class ProcSimLoss(ShardableLoss, nn.Module):
             paired = torch.where(joint > threshold, ABSENT, paired)
         if self.multi_similarity is not None:
             # As sample_weights, σ = 0 would take a sample from the pairs of the others, too, and from B.
-            pairs = PairInputs((shards.gather(embeddings), paired, None, None), None, sigma / B, kept=1)
+            pairs = PairInputs((shards.gather(embeddings), paired, None, None), None, sigma / B, present=1)
             loss = self.multi_similarity._weighted_sum(self.multi_similarity._own_anchors(pairs))
         else:
             dml = proxy_losses

@@ -159,14 +159,14 @@ def draw_classes(
     first_class, end = here
     # The shard's classes among those of the batch, and among the draws of the intervals that reach into it.
     last = labels.new_full((1,), certain + drawn)
-    slots, met = circle.slots_of(first_class, end, last)
+    slots, exist = circle.slots_of(first_class, end, last)
     own = torch.arange(len(labels), device=labels.device)
     candidates = torch.cat([circle.batch, circle.picked(torch.cat([slots, last]))])
-    met = torch.cat([own < circle.present, met]) & (candidates >= first_class) & (candidates < end)
-    kept = met.nonzero().squeeze(1)
+    inside = torch.cat([own < circle.present, exist]) & (candidates >= first_class) & (candidates < end)
+    chosen = inside.nonzero().squeeze(1)
     before = torch.searchsorted(circle.batch, first_class)
     at = torch.where((labels >= first_class) & (labels < end), circle.labels - before, ELSEWHERE)
-    return Drawn(candidates[kept] - first_class, at, torch.cat([own, slots])[kept], certain, weight)
+    return Drawn(candidates[chosen] - first_class, at, torch.cat([own, slots])[chosen], certain, weight)
 
 
 class _Circle:

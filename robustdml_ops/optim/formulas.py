@@ -83,8 +83,8 @@ class ProxyAdamW(ProxyOptimizer):
         m = torch.lerp(moments[0], G, 1 - beta1)
         v = (moments[1] * beta2).addcmul_(G, G, value=1 - beta2)
         denominator = (v.sqrt() * settings["inverse_root"]).add_(group["eps"])
-        kept = P * (1 - float(group["lr"]) * group["weight_decay"])
-        return kept.addcdiv_(m, denominator, value=-settings["step_size"]), m, v
+        decayed = P * (1 - float(group["lr"]) * group["weight_decay"])
+        return decayed.addcdiv_(m, denominator, value=-settings["step_size"]), m, v
 
     def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
         (beta1, beta2), lr = group["betas"], float(group["lr"])

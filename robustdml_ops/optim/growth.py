@@ -121,9 +121,9 @@ def _origin(classes: int | Tensor, number: int) -> Tensor:
     if (wrong := (origin < -1) | (origin >= number)).any():
         place = int(wrong.nonzero()[0])
         raise IndexError(f"classes[{place}] = {int(origin[place])} is outside 0 … {number - 1}; −1 is a new class")
-    kept, counts = torch.unique(origin[origin >= 0], return_counts=True)
+    old, counts = torch.unique(origin[origin >= 0], return_counts=True)
     if (counts > 1).any():
-        raise ValueError(f"classes names class {int(kept[counts > 1][0])} more than once: a class has one successor")
+        raise ValueError(f"classes names class {int(old[counts > 1][0])} more than once: a class has one successor")
     return origin
 
 

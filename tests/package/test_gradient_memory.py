@@ -70,12 +70,12 @@ def test_gradients_of_two_losses_of_one_parameter_add_up(backwards):
     torch.testing.assert_close(first.proxies.grad, alone[0] + alone[1])
 
 
-def test_nothing_is_kept_of_a_parameter_that_is_gone():
+def test_no_memory_is_held_for_a_parameter_that_is_gone():
     gc.collect()
     loss = ProxyAnchorLoss(C, D)
     step(loss)
-    assert loss.proxies in backends._kept
-    before = len(backends._kept)
+    assert loss.proxies in backends._storages
+    before = len(backends._storages)
     del loss
     gc.collect()
-    assert len(backends._kept) == before - 1
+    assert len(backends._storages) == before - 1

@@ -18,7 +18,7 @@ from robustdml_ops.engine.rows.lengths import all_within_reach, inverse_lengths,
 # written: 9 of 120 ms of a step with 10⁵ classes of 128 dimensions.
 _LEAST = 1 << 20
 # By the parameter: memory of its last gradient, which ``zero_grad()`` lets go of before the next is made.
-_kept: MutableMapping[Tensor, torch.UntypedStorage] = WeakIdKeyDictionary()
+_storages: MutableMapping[Tensor, torch.UntypedStorage] = WeakIdKeyDictionary()
 _lock = threading.Lock()
 
 # Elements a program multiplies at a time, and programs that share a matrix: each asks for the factor once.
@@ -58,24 +58,24 @@ def gradient_buffer(proxies: Tensor) -> Tensor:
     else:
         buffer = torch.empty(0, dtype=proxies.dtype).set_(storage, 0, (rows, D), (1, rows) if columns else (D, 1))
     with _lock:
-        _kept[parameter] = buffer.untyped_storage()
+        _storages[parameter] = buffer.untyped_storage()
     return buffer
 
 
 def _take(parameter: Tensor, bytes_: int) -> torch.UntypedStorage | None:
-    """The memory kept of ``parameter``, if it has this size and no other reference."""
+    """The memory of the last gradient of ``parameter``, if it has this size and no other reference."""
     with _lock:
-        kept = [_kept.pop(parameter, None)]
-    if kept[0] is None or kept[0].nbytes() != bytes_:
+        holder = [_storages.pop(parameter, None)]
+    if holder[0] is None or holder[0].nbytes() != bytes_:
         return None
     # Held by no tensor, nor by what shares memory with one; nor, as an object of Python, by anything but the list.
-    free = torch._C._storage_Use_Count(kept[0]._cdata) == 1 and _references(kept) == _ALONE
-    return kept[0] if free else None
+    free = torch._C._storage_Use_Count(holder[0]._cdata) == 1 and _references(holder) == _ALONE
+    return holder[0] if free else None
 
 
-def _references(kept: list[Any]) -> int:
+def _references(holder: list[Any]) -> int:
     """Count the references to what a list holds, as Python counts them, to be compared with `_ALONE`."""
-    return sys.getrefcount(kept[0])
+    return sys.getrefcount(holder[0])
 
 
 # Of what a list alone holds: how many Python itself has of it meanwhile differs, 3.14 counts fewer than 3.13.

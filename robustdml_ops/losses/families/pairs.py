@@ -21,17 +21,17 @@ class PairInputs(NamedTuple):
     pairs: tuple[Tensor, Any, Tensor | None, Tensor | None]  # anchors, labels, candidates, candidate labels
     listed: ListedPairs | None  # the pairs themselves; labels do not matter then
     weights: Tensor | None  # (B,) compute type
-    kept: Tensor | int  # () samples whose weight is not 0, of all processes, at least 1
+    present: Tensor | int  # () number of samples whose weight is not 0, of all processes, at least 1
     anchors_first: bool = False  # the first candidates are the anchors
     sharded: bool = False  # candidates are the shard of this process, anchors the samples of all
 
     def scale(self, divisor: float = 1.0) -> Tensor:
-        """Factor of each sample's loss in the mean, () or (B,): weight / (kept · divisor)."""
+        """Factor of each sample's loss in the mean, () or (B,): weight / (present · divisor)."""
         if self.weights is None:
             embeddings, _, candidates, _ = self.pairs
-            scale = 1 / (self.kept * divisor)  # a number: without weights all samples are kept
+            scale = 1 / (self.present * divisor)  # a number: without weights all samples are present
             return embeddings.new_full((), scale, dtype=pair_dtype(embeddings, candidates))  # type: ignore[arg-type]
-        return self.weights / (self.kept * divisor)
+        return self.weights / (self.present * divisor)
 
     def cosines(self) -> Cosines:
         """Cosines of the listed pairs."""
@@ -94,11 +94,11 @@ class PairFamilyLoss(MetricLoss):
         if inputs.listed is not None:
             positive_anchors, positives, negative_anchors, negatives = inputs.listed
             listed = ListedPairs(positive_anchors - own.start, positives, negative_anchors - own.start, negatives)
-            return PairInputs((embeddings[own], None, candidates, None), listed, weights, inputs.kept)
+            return PairInputs((embeddings[own], None, candidates, None), listed, weights, inputs.present)
         if among:
             candidates, candidate_labels = self.shards.own_first(candidates), self.shards.own_first(labels)
         pairs = (embeddings[own], labels[own], candidates, candidate_labels)
-        return PairInputs(pairs, None, weights, inputs.kept, among)
+        return PairInputs(pairs, None, weights, inputs.present, among)
 
     def _mean(self, losses: Tensor, inputs: PairInputs) -> Tensor:
         """Reduce the losses (B,) of the anchors; the mean is over the samples of all processes."""
@@ -106,7 +106,7 @@ class PairFamilyLoss(MetricLoss):
         if inputs.sharded:  # the losses are those of all samples
             losses, weights = self.shards.own(losses), None if weights is None else weights[self.shards.place()]
         weighted = losses if weights is None else losses * weights
-        return weighted if self.reduction == "none" else self.shards.total(weighted.sum()) / inputs.kept
+        return weighted if self.reduction == "none" else self.shards.total(weighted.sum()) / inputs.present
 
     def _checked(self, inputs: LossInputs) -> PairInputs:
         self._refuse(inputs)
@@ -133,12 +133,12 @@ class PairFamilyLoss(MetricLoss):
                 ignored = with_label(given, self.ignore_index).to(ref_labels.device)
                 ref_labels = ref_labels.masked_fill(ignored, ABSENT)
         weights = inputs.sample_weights
-        kept: Tensor | int = max(1, len(embeddings))
+        present: Tensor | int = max(1, len(embeddings))
         if weights is not None:
             like = embeddings.new_empty(len(embeddings), dtype=pair_dtype(embeddings, ref_emb))
             weights = check_sample_weights(weights, like)
             absent = weights == 0
-            kept = (~absent).sum().clamp(min=1)
+            present = (~absent).sum().clamp(min=1)
             itself = ref_emb is None or (ref_labels is labels and len(ref_emb) == len(embeddings))
             if listed is not None:
                 listed = _without(listed, absent, itself)
@@ -146,7 +146,7 @@ class PairFamilyLoss(MetricLoss):
                 labels = labels.masked_fill(absent, ABSENT)
             if ref_emb is not None and itself:
                 ref_labels = labels
-        return PairInputs((embeddings, labels, ref_emb, ref_labels), listed, weights, kept, sharded=sharded)
+        return PairInputs((embeddings, labels, ref_emb, ref_labels), listed, weights, present, sharded=sharded)
 
     def _losses(self, inputs: PairInputs) -> Tensor:
         """Losses of the anchors, (B,)."""
@@ -164,10 +164,10 @@ class PairFamilyLoss(MetricLoss):
 
 def _without(listed: ListedPairs, absent: Tensor, itself: bool) -> ListedPairs:
     """The pairs of samples that are present; of a reference set all rows are."""
-    kept = []
+    present = []
     for anchors, others in (listed[:2], listed[2:]):
-        stays = ~absent[anchors]
+        both = ~absent[anchors]
         if itself:
-            stays &= ~absent[others]
-        kept += [anchors[stays], others[stays]]
-    return ListedPairs(*kept)
+            both &= ~absent[others]
+        present += [anchors[both], others[both]]
+    return ListedPairs(*present)

@@ -271,5 +271,5 @@ def positives_of(labels: Tensor, candidate_labels: Tensor | None) -> tuple[Tenso
     rows = torch.arange(len(labels), device=labels.device).repeat_interleave(number)
     within = torch.arange(len(rows), device=labels.device) - (number.cumsum(0) - number)[rows]
     columns = order[first[rows] + within]
-    kept = (rows != columns) | (not itself)
-    return rows[kept], columns[kept]
+    wanted = (rows != columns) | (not itself)
+    return rows[wanted], columns[wanted]

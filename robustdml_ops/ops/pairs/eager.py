@@ -30,8 +30,8 @@ class EagerPairs(PairBackend):
         W_positive = log_one_plus_sum((problem.alpha * distance).masked_fill_(~positive, -torch.inf), sums.positive)
         W_negative = log_one_plus_sum(distance.mul_(-problem.beta).masked_fill_(~negative, -torch.inf), sums.negative)
         if problem.candidate_weights is not None:
-            for W, out, kept in ((W_positive, sums.positive, positive), (W_negative, sums.negative, negative)):
-                mean = mean_weight(kept, problem.candidate_weights)
+            for W, out, side in ((W_positive, sums.positive, positive), (W_negative, sums.negative, negative)):
+                mean = mean_weight(side, problem.candidate_weights)
                 out.mul_(mean)
                 W.mul_(mean[:, None])
         if sums.upstream is None:
@@ -146,9 +146,9 @@ def near_distances(P: Tensor, Q: Tensor) -> Tensor:
     return square.masked_fill(~apart, 1).sqrt().masked_fill(~apart, 0)
 
 
-def mean_weight(kept: Tensor, weights: Tensor) -> Tensor:
+def mean_weight(side: Tensor, weights: Tensor) -> Tensor:
     """Mean of ``weights`` (m,) over the members of each row's set; 0 for an empty set."""
-    return (kept.to(weights.dtype) @ weights) / kept.sum(1).clamp(min=1)
+    return (side.to(weights.dtype) @ weights) / side.sum(1).clamp(min=1)
 
 
 def members(sets: PairSets, first: int, last: int) -> tuple[Tensor, Tensor]:
@@ -163,7 +163,7 @@ def members(sets: PairSets, first: int, last: int) -> tuple[Tensor, Tensor]:
 
 
 def informative(S: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Mining: what stays of both sets."""
+    """Mining: the informative pairs of both sets."""
     lowest_positive = S.masked_fill(~positive, torch.inf).amin(1, keepdim=True)
     highest_negative = S.masked_fill(~negative, -torch.inf).amax(1, keepdim=True)
     # Negated, so that a NaN stays and reaches the result.

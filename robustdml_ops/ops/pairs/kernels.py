@@ -44,16 +44,16 @@ def informative(
     highest_negative,  # (BLOCK_R,) compute dtype, in
     epsilon,  # compute dtype, in
 ):
-    """Mining: what stays of both sets. Negated, so that a NaN stays and reaches the result."""
-    kept_positive = positive & ((s - epsilon >= highest_negative[:, None]) == 0)
-    kept_negative = negative & ((s + epsilon <= lowest_positive[:, None]) == 0)
-    return kept_positive, kept_negative
+    """Mining: the informative pairs of both sets. Negated, so that a NaN stays and reaches the result."""
+    informative_positive = positive & ((s - epsilon >= highest_negative[:, None]) == 0)
+    informative_negative = negative & ((s + epsilon <= lowest_positive[:, None]) == 0)
+    return informative_positive, informative_negative
 
 
 @triton.jit
 def pair_terms(
     s,  # (BLOCK_R, BLOCK_M) compute dtype, in
-    positive,  # (BLOCK_R, BLOCK_M) bool, in: what stays
+    positive,  # (BLOCK_R, BLOCK_M) bool, in: the informative ones
     negative,  # (BLOCK_R, BLOCK_M) bool, in
     alpha,  # compute dtype, in
     beta,  # compute dtype, in

@@ -91,11 +91,11 @@ def _log_sum_exps(S: Tensor, positive: Tensor, negative: Tensor, problem: PairLS
     if problem.epsilon is not None:
         positive, negative = informative(S.detach(), positive, negative, problem.epsilon)
     sums = []
-    for exponent, kept in (
+    for exponent, side in (
         (problem.alpha * (problem.base - S), positive),
         (problem.beta * (S - problem.base), negative),
     ):
-        lse = torch.logsumexp(torch.nn.functional.pad(exponent.masked_fill(~kept, -torch.inf), (1, 0)), dim=1)
+        lse = torch.logsumexp(torch.nn.functional.pad(exponent.masked_fill(~side, -torch.inf), (1, 0)), dim=1)
         weights = problem.candidate_weights
-        sums.append(lse if weights is None else lse * mean_weight(kept, weights))
+        sums.append(lse if weights is None else lse * mean_weight(side, weights))
     return tuple(sums)
