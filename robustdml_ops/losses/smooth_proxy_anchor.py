@@ -139,7 +139,7 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
                     f"confidences must lie in [0, 1], got {float(counts.lowest):.4g} to {float(counts.highest):.4g}"
                 ),
             )
-        rows = self._step_rows(None)
+        rows = self._step_rows(inputs.embeddings, None)
         terms = AnchorTerms(rows, sets, AnchorBiases(bias, bias), counts.positive, counts.negative)
         return self._sum(inputs.embeddings, terms)
 

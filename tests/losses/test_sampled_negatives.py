@@ -200,6 +200,16 @@ def test_functional_gradients_take_the_state_with_the_parameters():
     torch.testing.assert_close(found["W"], loss_function.W.grad)
 
 
+@every
+def test_a_batch_with_nan_draws_nothing(name):
+    loss_function, (X, y) = build(name, **SHARED), batch()
+    with torch.no_grad():
+        X[2, 1] = torch.nan
+    with pytest.raises(ValueError, match=r"embeddings\[2\] has NaN"):
+        loss_function(X, y)
+    assert loss_function.negatives.state.tolist() == [3, 0]
+
+
 def test_a_checkpoint_that_would_draw_again_is_refused():
     X, y = batch()
     loss = checkpoint(build("proxy-nca", **SHARED), X, y, use_reentrant=False)

@@ -15,6 +15,7 @@ from robustdml_ops.engine.shards import OwnRows, is_sharded
 from robustdml_ops.engine.validation import (
     SimilarityLimits,
     check_cosine,
+    check_finite_embeddings,
     check_matrix,
     check_same_device,
     check_sizes,
@@ -155,7 +156,7 @@ class ClassMatrixLoss(MetricLoss):
         parameter: nn.Parameter = getattr(self, self.matrix_name)
         return parameter
 
-    def _step_rows(self, labels: Tensor | None) -> StepRows:
+    def _step_rows(self, embeddings: Tensor, labels: Tensor | None) -> StepRows:
         """The rows of a step with ``labels`` (B,)."""
         matrix, update = self._shard()
         if self.negatives is None or labels is None or not self.training:
@@ -163,6 +164,8 @@ class ClassMatrixLoss(MetricLoss):
                 labels = self.shards.labels(labels)
             return StepRows(matrix, labels, update, None)
         here = self.shards.shard_of(self.num_classes) if self.shards.divided else None
+        if not torch.compiler.is_compiling():
+            check_finite_embeddings(embeddings)  # a step that fails draws nothing
         drawn = self.negatives.draw(labels, self.num_classes, here)
         matrix, update = self.negatives.rows(matrix, drawn, update)
         return StepRows(matrix, drawn.labels, update, drawn)

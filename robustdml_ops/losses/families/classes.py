@@ -55,7 +55,7 @@ class ClassFamilyLoss(ClassMatrixLoss):
 
     def _sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
         """Sums over the classes of the step; the correction raises a drawn class's logit by log(its weight)."""
-        rows, bias, settings = self._step_rows(labels), None, self._logit_settings()
+        rows, bias, settings = self._step_rows(embeddings, labels), None, self._logit_settings()
         if rows.drawn is not None and self.negative_correction:
             bias = rows.drawn.weights(compute_dtype(embeddings, rows.matrix)).log()
         sums = class_lse(
