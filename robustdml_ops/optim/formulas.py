@@ -160,8 +160,11 @@ class ProxySGD(ProxyOptimizer):
     def moments_of(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         return () if group["momentum"] == 0 else self.moment_names
 
-    def _saved(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"step": float(state.get("momentum_buffer") is not None), **state}  # torch's has no step
+    def _saved(self, state: Mapping[str, Any], needed: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        # Before its first step with a momentum a state has no momentum buffer, and torch's never has a step.
+        begun = state.get("momentum_buffer") is not None
+        zeros = {} if begun else {name: torch.zeros_like(moment) for name, moment in needed.items()}
+        return {"step": float(begun), **state, **zeros}
 
     def formula(
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.engine.proxy_update import bind, owner_of
-from robustdml_ops.engine.shards import check_held, local_of, shard_like, shard_loaded
+from robustdml_ops.engine.shards import check_held, is_sharded, local_of, shard_like, shard_loaded
 from robustdml_ops.engine.validation import check_local, check_number, check_positive
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 from robustdml_ops.optim.step import ProxyStep, widened
@@ -143,14 +143,16 @@ class ProxyOptimizer(torch.optim.Optimizer):
         loaded then.
         """
         groups, moments = state_dict["param_groups"], [group.get("moments") for group in self.param_groups]
-        loaded = [self._saved(state_dict["state"].get(place, {})) for group in groups for place in group["params"]]
+        loaded = [state_dict["state"].get(place, {}) for group in groups for place in group["params"]]
         own = [dict(self.state[step.parameter]) for step in self._steps]
         if len(loaded) == len(groups) == len(own):
-            for step, group, dtype, saved, state in zip(self._steps, groups, moments, loaded, own, strict=True):
+            for place, (step, group, dtype, state) in enumerate(zip(self._steps, groups, moments, own, strict=True)):
                 self._check_saved(group)
                 wanted = {**group, "moments": dtype}
                 self.add_moments(state, wanted, step.parameter)
-                for unused in state.keys() - saved.keys() - {"step", *self.moments_of(wanted)}:
+                needed = {name: state[name] for name in self.moments_of(wanted)}
+                saved = loaded[place] = self._saved(loaded[place], needed)
+                for unused in state.keys() - saved.keys() - {"step", *needed}:
                     del state[unused]
                 _check_state(saved, state)
         super().load_state_dict(dict(state_dict))
@@ -229,8 +231,8 @@ class ProxyOptimizer(torch.optim.Optimizer):
         """Raise where a setting of a group is out of range."""
         check_settings(group)
 
-    def _saved(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The state of a parameter to load, which may be of torch's optimiser."""
+    def _saved(self, state: Mapping[str, Any], needed: Mapping[str, Tensor]) -> Mapping[str, Any]:
+        """The state of a parameter to load, which may be of torch's optimiser; ``needed``: moments of its settings."""
         return state
 
     def _check_saved(self, group: Mapping[str, Any]) -> None:
@@ -277,6 +279,8 @@ def check_settings(group: Mapping[str, Any], **closed: float) -> None:
 def _laid_out(saved: Any, own: Tensor) -> Tensor:
     """A loaded moment of centres, (D, C·H) or (C·H,) on one process, (C, H, D) or (C, H) on shards, as ``own`` lies."""
     loaded: Tensor = torch.as_tensor(saved)
+    if is_sharded(loaded) and loaded.shape != own.shape:
+        loaded = saved.full_tensor()  # PyTorch cannot reshape uneven shards
     if (loaded.dim(), own.dim()) == (2, 3):
         loaded = loaded.t().reshape(-1, own.shape[1], len(loaded))
     elif (loaded.dim(), own.dim()) == (3, 2):

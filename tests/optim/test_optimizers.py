@@ -282,6 +282,36 @@ def test_a_momentum_that_is_set_or_loaded_later_is_that_of_torch():
         assert loaded.param_groups[0]["momentum"] == 0.5
 
 
+def test_a_momentum_that_no_step_has_had_yet_is_loaded():
+    """Of this package and of torch's optimiser, before and after steps without a momentum."""
+    ours, theirs, _, Q = pair("normalized-softmax")
+    both = [(ProxySGD(ours, lr=0.1), ours), (torch.optim.SGD([Q], lr=0.1), theirs)]
+    for stepped in (False, True):
+        for optimizer, loss in both:
+            optimizer.param_groups[0]["momentum"] = 0.0
+            if stepped:
+                optimizer.zero_grad()
+                loss(*batch()).backward()
+                optimizer.step()
+            optimizer.param_groups[0]["momentum"] = 0.9
+        for saved, _ in both:
+            other, another, R, S = pair("normalized-softmax")
+            loaded, expected = ProxySGD(other, lr=0.3, momentum=0.5), torch.optim.SGD([S], lr=0.3)
+            other(*batch()).backward()
+            loaded.step()  # its momentum does not stay
+            with torch.no_grad():
+                R.copy_(S)
+            loaded.load_state_dict(saved.state_dict())
+            expected.load_state_dict(copy.deepcopy(both[1][0].state_dict()))
+            for _ in range(2):
+                X, labels = batch()
+                for optimizer, loss in ((loaded, other), (expected, another)):
+                    optimizer.zero_grad()
+                    loss(X, labels).backward()
+                    optimizer.step()
+            close(R, S)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_distributed_checkpoints_hold_it(tmp_path, dtype):
     options = {"checkpoint_id": tmp_path, "no_dist": True}
