@@ -193,6 +193,8 @@ def _take_whole(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) -
     parameters = [name for name, _ in module.named_parameters(recurse=False)]
     for name in (*parameters, *getattr(module, "slot_buffers", ())):
         saved, held = state_dict.get(prefix + name), getattr(module, name)
+        if isinstance(saved, DTensor) and saved.shape != held.shape:  # of one process, divided by torch
+            saved = saved.full_tensor()
         if saved is None or isinstance(saved, DTensor):
             continue
         if hasattr(module, "by_class"):

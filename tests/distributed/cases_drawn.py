@@ -7,7 +7,12 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.nn.utils import prune
 
 from robustdml_ops import losses
@@ -325,3 +330,24 @@ def moments_of_centres_go_from_one_process_to_several_and_back(place):
             found = of_many.state[many._class_parameter()][moment].full_tensor()
             close(found, expected.view(found.shape) if expected.dim() == 1 else by_class(one, "", expected))
             close(of_other.state[other._class_parameter()][moment], expected)
+
+
+@case(2, 3)
+def torch_divides_the_states_of_centres_of_one_process(place):
+    """By rows of D, or unevenly by centres: neither is how they lie on shards."""
+    for name in ("soft_triple", "subcenter_arcface"):
+        one = make(name)
+        kind = ProxyAdagrad if name == "soft_triple" else ProxyAdamW
+        of_one = kind(one)
+        one(*next(batches(place))).backward()
+        of_one.step()
+        many = shard_classes(make(name), place.mesh)
+        of_many = kind(many)
+        whole = StateDictOptions(full_state_dict=True)
+        set_model_state_dict(many, one.state_dict(), options=whole)
+        set_optimizer_state_dict(many, of_many, get_optimizer_state_dict(one, of_one), options=whole)
+        close(many._class_parameter().detach().full_tensor(), by_class(one, "", one._class_parameter()))
+        for moment in of_one.moment_names:
+            expected = of_one.state[one._class_parameter()][moment]
+            found = of_many.state[many._class_parameter()][moment].full_tensor()
+            close(found, expected.view(found.shape) if expected.dim() == 1 else by_class(one, "", expected))
