@@ -1,6 +1,6 @@
 """Contrastive loss, as pytorch-metric-learning states it.
 
-The contrastive loss with a memory is in ``python_ref.prism_losses``.
+The contrastive loss with a memory bank is in ``python_ref.prism_losses``.
 """
 
 import torch

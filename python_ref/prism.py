@@ -356,7 +356,7 @@ def authors_filter(
     noise_rate : float
         R with ⌊R·B⌋ ≥ 1, or their code ends with an error.
     window_size : int
-        How many quantiles are kept.
+        How many quantiles are stored.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Contrastive loss with a memory, Wang et al. 2020, as Liu et al. (PRISM) write it."""
+"""Contrastive loss with a memory bank, Wang et al. 2020, as Liu et al. (PRISM) write it."""
 
 from typing import Any
 

@@ -73,15 +73,15 @@ def batch_of_all(
     return CheckedBatch(*joint), keep
 
 
-def check_ddp_buffers(memory: nn.Module, divided: bool) -> None:
+def check_ddp_buffers(module: nn.Module, divided: bool) -> None:
     """If the running DistributedDataParallel overwrites the buffers: raise if the module is divided, else warn."""
     ddp = None if torch.compiler.is_compiling() else getattr(DistributedDataParallel, "_active_ddp_module", None)
     if ddp is None or ddp.process_group.size() == 1:
         return
     copied = {id(buffer) for buffer in ddp.modules_buffers}
-    if not any(id(buffer) in copied for buffer in memory.buffers()):
+    if not any(id(buffer) in copied for buffer in module.buffers()):
         return
-    name = type(memory).__name__
+    name = type(module).__name__
     if divided:
         raise RuntimeError(
             f"the classes of this {name} are divided, and DistributedDataParallel writes those of the first process "
@@ -89,8 +89,8 @@ def check_ddp_buffers(memory: nn.Module, divided: bool) -> None:
             "keep the filter out of the model"
         )
     # PyTorch 2.13 has a name of its own for the copies before a forward.
-    if getattr(ddp, "forward_sync_buffers", getattr(ddp, "broadcast_buffers", True)) and memory not in _warned:
-        _warned.add(memory)
+    if getattr(ddp, "forward_sync_buffers", getattr(ddp, "broadcast_buffers", True)) and module not in _warned:
+        _warned.add(module)
         warnings.warn(
             f"{name} is within DistributedDataParallel, which gives all processes the buffers of the first before each "
             "step: what the others have seen is forgotten. To remember the samples of "

@@ -14,7 +14,7 @@ from robustdml_ops.robust.prism.thresholds import (
     SmoothTopR,
     TopR,
     otsu_cut,
-    wrong_rate,
+    wrong_share,
 )
 
 CLASSES, DIM = 10, 16
@@ -24,8 +24,8 @@ def all_known(values):
     return Scores(values, torch.ones(len(values), dtype=torch.bool))
 
 
-def per_class(share, scores_kept, classes, cut=None):
-    return PerClassThreshold(share, scores_kept, classes, torch.float64, cut)
+def per_class(share, window, classes, cut=None):
+    return PerClassThreshold(share, window, classes, torch.float64, cut)
 
 
 @pytest.mark.parametrize(("noise_rate", "removed"), [(0, 0), (0.009, 0), (0.01, 1), (0.29, 29), (0.57, 57), (1, 100)])
@@ -116,20 +116,20 @@ def test_the_estimate_by_hand():
     others = torch.tensor([-10.0, -20.0, -20.0, torch.nan]).repeat(4)
     scores = Scores(values, torch.ones(4, dtype=torch.bool), class_rows=torch.full((4,), 9.0), other_labels=others)
     # One of the four lies below the median of −20: twice a quarter.
-    assert float(wrong_rate(scores, scores.known)) == 0.5
-    assert float(wrong_rate(scores, torch.tensor([True, False, True, True]))) == 0
+    assert float(wrong_share(scores, scores.known)) == 0.5
+    assert float(wrong_share(scores, torch.tensor([True, False, True, True]))) == 0
     few = scores._replace(other_labels=others[:4])
-    assert wrong_rate(few, scores.known).isnan()
-    assert wrong_rate(scores, torch.zeros(4, dtype=torch.bool)).isnan()
+    assert wrong_share(few, scores.known).isnan()
+    assert wrong_share(scores, torch.zeros(4, dtype=torch.bool)).isnan()
 
 
 def test_the_estimate_is_the_mean_of_the_last_batches():
     threshold = CautiousThreshold(PerClassThreshold(0.8, 5, 2, torch.float32, otsu_cut), 2)
     others = torch.full((10,), -20.0)
-    assert threshold.wrong_rate.isnan()
+    assert threshold.wrong_share.isnan()
     for wrong in (10, 5, 0):
         values = torch.where(torch.arange(10) < wrong, -30.0, -0.1)
         scores = Scores(values, torch.ones(10, dtype=torch.bool), class_rows=torch.full((10,), 9), other_labels=others)
         threshold(scores, torch.zeros(10, dtype=torch.int64))
     # Twice 0.5 and twice 0; the first batch is forgotten.
-    assert float(threshold.wrong_rate) == 0.5
+    assert float(threshold.wrong_share) == 0.5

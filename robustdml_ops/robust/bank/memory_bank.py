@@ -1,4 +1,4 @@
-"""A first-in-first-out memory of embeddings, with the sums of its classes."""
+"""A first-in-first-out bank of embeddings, with the sums of its classes."""
 
 import warnings
 from functools import partial
@@ -255,7 +255,7 @@ def _check_counts(labels: Any, counts: Any) -> None:
         return
     warnings.warn(
         "the saved MemoryBank contradicts itself: its counts are not those of its labels. An average of weights, such "
-        "as EMA or SWA, that averages buffers as well (use_buffers=True) leaves a memory like this: average with "
+        "as EMA or SWA, that averages buffers as well (use_buffers=True) leaves a bank like this: average with "
         "use_buffers=False, and train on with a new filter. Networks and losses of this state are not affected",
         stacklevel=3,
     )

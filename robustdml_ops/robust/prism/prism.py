@@ -71,7 +71,7 @@ class PRISM(ClassBuffers):
         ``vmf_start``. ``"cautious"``: ``"otsu"``, but only while `wrong_share` is above 4 %, and only of classes of
         which the bank has 5 rows, own copies left out.
     window : int
-        "smooth-top-r": number of batches in the mean. "per-class", "otsu" and "cautious": number of scores kept per
+        "smooth-top-r": number of batches in the mean. "per-class", "otsu" and "cautious": number of scores stored per
         class; the last also averages `wrong_share` over as many batches.
     memory_size : int
         Rows of the bank. Required with "average" and "vmf"; "proxy" has no bank.
@@ -171,13 +171,13 @@ class PRISM(ClassBuffers):
                 self.scores = VmfSimilarity(
                     bank, max_copies, vmf_start, estimator, bias_correction, backend, with_other_labels=cautious
                 )
-        # Calls of forward before the first of enqueue; None: after that, or without a memory
+        # Calls of forward before the first of enqueue; None: after that, or without a bank
         self.calls_before_rows: int | None = None if memory_size is None else 0
         self.threshold = make_threshold(threshold, rate, window, fixed_threshold, num_classes, memory_dtype)
 
     @property
     def bank(self) -> MemoryBank:
-        """The memory, for losses that compare with it; RuntimeError with a similarity that has none."""
+        """The bank, for losses that compare with it; RuntimeError with a similarity that has none."""
         if not isinstance(self.scores, AverageSimilarity):
             raise RuntimeError(f'similarity="{self.similarity}" has no bank')
         return self.scores.bank
@@ -197,7 +197,7 @@ class PRISM(ClassBuffers):
         """
         if not isinstance(self.threshold, CautiousThreshold):
             raise RuntimeError('wrong_share is known with threshold="cautious" alone')
-        return self.threshold.wrong_rate
+        return self.threshold.wrong_share
 
     @torch.no_grad()
     def forward(
@@ -233,7 +233,7 @@ class PRISM(ClassBuffers):
             self.calls_before_rows += 1
             if self.calls_before_rows == CALLS_WITHOUT_ROWS:
                 warnings.warn(
-                    f"{CALLS_WITHOUT_ROWS} batches were judged, and the memory is empty, so that all samples are kept: "
+                    f"{CALLS_WITHOUT_ROWS} batches were judged, and the bank is empty, so that all samples are kept: "
                     "call enqueue(embeddings, labels, result.keep) after each step",
                     stacklevel=2,
                 )

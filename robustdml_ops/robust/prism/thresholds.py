@@ -11,8 +11,8 @@ from robustdml_ops.engine.shards import ClassBuffers, TypedBuffers
 from robustdml_ops.ops import otsu_threshold
 from robustdml_ops.robust.prism.settings import BY_OTSU
 
-# At a lower rate of wrong labels a cut rejects more right labels than wrong ones.
-_LEAST_WRONG_RATE = 0.04
+# At a lower share of wrong labels a cut rejects more right labels than wrong ones.
+_LEAST_WRONG_SHARE = 0.04
 _FEWEST_SCORES = 10  # for a median
 FEWEST_ROWS = 5  # of a class in the bank, own copies left out, for a cautious verdict
 
@@ -57,16 +57,16 @@ class TopR(TypedBuffers):
 
 
 class SmoothTopR(TopR):
-    """The sTRM: the mean of P at the quantiles of the last ``batches`` batches, Eq. 15. ``rate`` is R."""
+    """The sTRM: the mean of P at the quantiles of the last ``window`` batches, Eq. 15. ``rate`` is R."""
 
     # A quantile on a new class, P = 1, is not stored, as in the authors' code: it would lift the mean above all scores.
 
     quantiles: Tensor
 
-    def __init__(self, rate: float, batches: int) -> None:
+    def __init__(self, rate: float, window: int) -> None:
         super().__init__(rate)
         # The latest last; NaN for batches to come.
-        self.register_buffer("quantiles", torch.full((batches,), math.nan, dtype=torch.float64))
+        self.register_buffer("quantiles", torch.full((window,), math.nan, dtype=torch.float64))
 
     def forward(self, scores: Scores, labels: Tensor) -> Tensor:
         """One threshold for the batch, (); −∞ while there is no quantile. The batch's quantile is stored."""
@@ -86,27 +86,27 @@ class PerClassThreshold(ClassBuffers):
     newest lies below m with probability R. While (n + 1)R < 1 nothing is rejected. With a cut, R is the most that is
     rejected of a class: a class rejected altogether would leave the bank and never return.
 
-    ``rate`` is R; each class keeps its last ``scores_kept`` scores.
+    ``rate`` is R; each class keeps its last ``window`` scores.
     """
 
-    recent: Tensor  # (C, scores_kept) rings
+    recent: Tensor  # (C, window) rings
     scored: Tensor  # (C,) int64: scores that each class had
     class_buffers = ("recent", "scored")
 
     def __init__(
         self,
         rate: float,
-        scores_kept: int,
+        window: int,
         num_classes: int,
         dtype: torch.dtype,
         cut: Callable[[Scores], Tensor] | None = None,
     ) -> None:
         super().__init__()
-        self.rate, self.scores_kept = rate, scores_kept
+        self.rate, self.window = rate, window
         self.num_classes = num_classes
         self.cut = cut
         self.unseen_class = {"recent": math.inf}
-        self.register_buffer("recent", torch.full((num_classes, scores_kept), math.inf, dtype=dtype))
+        self.register_buffer("recent", torch.full((num_classes, window), math.inf, dtype=dtype))
         self.register_buffer("scored", torch.zeros(num_classes, dtype=torch.int64))
 
     def forward(self, scores: Scores, labels: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class PerClassThreshold(ClassBuffers):
         if self.rate == 1:
             return self.recent.new_full(labels.shape, math.inf)
         ascending = self.shards.at_labels(self.recent, labels).sort(1).values
-        number = self.shards.at_labels(self.scored, labels).clamp(max=self.scores_kept)
+        number = self.shards.at_labels(self.scored, labels).clamp(max=self.window)
         rank = ((number + 1).double() * self.rate).round(decimals=9)  # from 1; of the decimal R, as in TopR
         low = rank.floor()
         weight = (rank - low).to(ascending.dtype)
@@ -147,10 +147,10 @@ class PerClassThreshold(ClassBuffers):
         first, end = torch.searchsorted(labels, labels), torch.searchsorted(labels, labels, right=True)
         number, rank = end - first, torch.arange(len(labels), device=labels.device) - first
         real = labels < classes
-        stored = real & (rank >= number - self.scores_kept)
+        stored = real & (rank >= number - self.window)
         rows = labels.clamp(max=classes - 1)
-        slots = (self.scored[rows] + rank) % self.scores_kept
-        places, recent = rows * self.scores_kept + slots, self.recent.view(-1)
+        slots = (self.scored[rows] + rank) % self.window
+        places, recent = rows * self.window + slots, self.recent.view(-1)
         values = torch.where(stored, scores.values[order].to(recent.dtype), recent[places])
         # The host does not know how many are stored: the others repeat a stored one, or write back the old value.
         one = stored.byte().argmax(0, keepdim=True)
@@ -173,22 +173,22 @@ def otsu_cut(scores: Scores) -> Tensor:
 class CautiousThreshold(TypedBuffers):
     """A cut that rejects nothing while few labels are wrong, and nothing of classes of fewer than `FEWEST_ROWS` rows.
 
-    In clean data a cut would reject the hard samples. So the rate r of wrong labels is estimated: let t be the median
+    In clean data a cut would reject the hard samples. So the share r of wrong labels is estimated: let t be the median
     of the scores under labels of other samples, which are wrong. Half of the wrong labels score below t and hardly any
     right ones, so a fraction r/2 of the batch does. All is kept while the mean of the estimates over the last
-    ``batches`` is at most `_LEAST_WRONG_RATE`.
+    ``window`` is at most `_LEAST_WRONG_SHARE`.
     """
 
-    shares: Tensor  # (batches,): estimates, the latest last; NaN where there has been no batch yet
+    shares: Tensor  # (window,): estimates, the latest last; NaN where there has been no batch yet
 
-    def __init__(self, cut: PerClassThreshold, batches: int) -> None:
+    def __init__(self, cut: PerClassThreshold, window: int) -> None:
         super().__init__()
         self.cut = cut
-        self.register_buffer("shares", torch.full((batches,), math.nan))
+        self.register_buffer("shares", torch.full((window,), math.nan))
 
     @property
-    def wrong_rate(self) -> Tensor:
-        """The estimated rate, (), in [0, 1]; NaN while there is none."""
+    def wrong_share(self) -> Tensor:
+        """The estimated share of wrong labels, (), in [0, 1]; NaN while there is none."""
         return self.shares.nanmean().clamp(max=1)
 
     def forward(self, scores: Scores, labels: Tensor) -> Tensor:
@@ -196,20 +196,20 @@ class CautiousThreshold(TypedBuffers):
         m: Tensor = self.cut(scores, labels)
         assert scores.class_rows is not None
         judged = scores.known & (scores.class_rows >= FEWEST_ROWS)
-        rate = wrong_rate(scores, judged).to(self.shares.dtype)
-        skipped = rate.isnan() if scores.vmf_pending is None else rate.isnan() | scores.vmf_pending
-        self.shares.copy_(torch.where(skipped, self.shares, torch.cat([self.shares[1:], rate[None]])))
+        share = wrong_share(scores, judged).to(self.shares.dtype)
+        skipped = share.isnan() if scores.vmf_pending is None else share.isnan() | scores.vmf_pending
+        self.shares.copy_(torch.where(skipped, self.shares, torch.cat([self.shares[1:], share[None]])))
         # A NaN compares as False: nothing is rejected while there is no estimate.
-        return torch.where(judged & (self.shares.nanmean() > _LEAST_WRONG_RATE), m, -math.inf)
+        return torch.where(judged & (self.shares.nanmean() > _LEAST_WRONG_SHARE), m, -math.inf)
 
 
-def wrong_rate(scores: Scores, judged: Tensor) -> Tensor:
-    """Estimate the rate of wrong labels of one batch, (); NaN where the batch has too few scores under other labels."""
+def wrong_share(scores: Scores, judged: Tensor) -> Tensor:
+    """Estimate the share of wrong labels of one batch, (); NaN where it has too few scores under other labels."""
     assert scores.other_labels is not None
     others = scores.other_labels
     below = (scores.values < others.nanmedian()) & judged
-    rate = 2 * below.sum() / judged.sum()
-    return torch.where((~others.isnan()).sum() >= _FEWEST_SCORES, rate, math.nan)
+    share = 2 * below.sum() / judged.sum()
+    return torch.where((~others.isnan()).sum() >= _FEWEST_SCORES, share, math.nan)
 
 
 def make_threshold(
