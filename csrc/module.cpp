@@ -27,7 +27,7 @@ PYBIND11_MODULE(_native, m) {
     robustdml::bind_otsu(m);
     robustdml::bind_lambert_w(m);
     robustdml::bind_self_paced(m);
-    // What is compiled in: the wheel's list of components is made of it.
+    // Components compiled in, of which the wheel's list is made.
     m.attr("compiler") = __VERSION__;
     m.attr("pybind11_version") = ROBUSTDML_PYBIND11_VERSION;
 #if defined(ROBUSTDML_CUDA)

@@ -27,7 +27,7 @@ READS = {"_local_scalar_dense", "item", "is_nonzero", "equal", "allclose", "nonz
 READS |= {"_unique", "_unique2", "unique_consecutive", "bincount", "histc", "repeat_interleave"}
 # Allocations, and what stays on the host.
 NO_LAUNCH = {"empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "promote_types", "scalar_tensor"}
-chunk_rows, bytes_to_keep = chunks.chunk_rows, chunks.bytes_to_keep
+chunk_rows, bytes_to_save = chunks.chunk_rows, chunks.bytes_to_save
 
 
 class Launches(TorchDispatchMode):
@@ -124,7 +124,7 @@ def counted():
         mock.patch.object(backends, "multiplies_bfloat16", return_value=True),
         mock.patch.object(torch, "autocast", return_value=contextlib.nullcontext()),  # there is none on "meta"
         everywhere(has_no_values=lambda *_: False, in_registry=lambda *_: False),
-        everywhere(chunk_rows=of_a_card, bytes_to_keep=lambda _: bytes_to_keep(CUDA)),
+        everywhere(chunk_rows=of_a_card, bytes_to_save=lambda _: bytes_to_save(CUDA)),
         launches,
     ):
         yield launches

@@ -50,7 +50,7 @@ PAIRS = (("multi-similarity", BATCH),)
 VARIANTS: dict[str, tuple[tuple[tuple[str, Shape], ...], list[dict[str, Any]]]] = {
     "backends": ((*ANCHOR, *SOFTMAX, *PAIRS), [{"backends": ("native", "triton", "eager")}]),
     "chunk": ((*ANCHOR, *SOFTMAX), [{"chunk_least_mb": mb, "chunk_most_mb": mb} for mb in (64, 256, 512, 2048, 4096)]),
-    "kept": (SOFTMAX, [{"kept_share": 1 << 50}]),
+    "saved": (SOFTMAX, [{"saved_share": 1 << 50}]),
     "forward": (FORWARD, [{"fused_columns": columns} for columns in (0, 128, 256)]),
     "anchor_lse": (ANCHOR, [{"elements": 1024}, {"elements": 4096}, {"candidates": 512}, {"num_warps": 8}]),
     "class_lse": (SOFTMAX, [{"elements": 512}, {"elements": 2048}, {"num_warps": 8}]),

@@ -17,19 +17,19 @@ struct EpilogueSums {
 };
 
 template <class T>
-AnchorChunk<T> chunk_of(const AnchorChunk<T>& whole, const Sweep<T>& sweep, const Similar<T>& similar,
+AnchorChunk<T> chunk_of(const AnchorChunk<T>& whole, const Sweep<T>& sweep, const Chunk<T>& part,
                         EpilogueSums<T>& sums) {
     AnchorChunk<T> chunk = whole;
-    chunk.S = similar.S;
-    chunk.rows = similar.count;
-    chunk.inverse_norm = similar.scale;
-    if (whole.anchor_bias) chunk.anchor_bias += similar.first;
-    chunk.lse_positive = whole.lse_positive ? whole.lse_positive + similar.first
-                                            : sums.lse.data() + 2 * sweep.chunk_rows * similar.lane;
+    chunk.S = part.S;
+    chunk.rows = part.count;
+    chunk.inverse_norm = part.scale;
+    if (whole.anchor_bias) chunk.anchor_bias += part.first;
+    chunk.lse_positive = whole.lse_positive ? whole.lse_positive + part.first
+                                            : sums.lse.data() + 2 * sweep.chunk_rows * part.lane;
     chunk.lse_negative =
-        whole.lse_positive ? whole.lse_negative + similar.first : chunk.lse_positive + sweep.chunk_rows;
+        whole.lse_positive ? whole.lse_negative + part.first : chunk.lse_positive + sweep.chunk_rows;
     if (!sums.biases.empty()) {
-        chunk.dpositive_bias = sums.biases.data() + 2 * sweep.B * similar.block;
+        chunk.dpositive_bias = sums.biases.data() + 2 * sweep.B * part.block;
         chunk.dnegative_bias = chunk.dpositive_bias + sweep.B;
     }
     const bool gradients = sweep.differentiates() || !sums.biases.empty();
@@ -37,8 +37,8 @@ AnchorChunk<T> chunk_of(const AnchorChunk<T>& whole, const Sweep<T>& sweep, cons
         chunk.upstream_positive = chunk.upstream_negative = nullptr;
         return chunk;
     }
-    chunk.upstream_positive += similar.first * whole.upstream_positive_stride;
-    chunk.upstream_negative += similar.first * whole.upstream_negative_stride;
+    chunk.upstream_positive += part.first * whole.upstream_positive_stride;
+    chunk.upstream_negative += part.first * whole.upstream_negative_stride;
     return chunk;
 }
 
@@ -53,14 +53,14 @@ double weighted_sum(const AnchorChunk<T>& whole, const AnchorChunk<T>& chunk, st
     return total;
 }
 
-// `run(chunk, similar)` is the epilogue.
+// `run(chunk, part)` is the epilogue.
 template <class T, class Run>
 bool anchor_sweep(const AnchorChunk<T>& whole, const Sweep<T>& sweep, double* total, Run run) {
     EpilogueSums<T> sums(whole, sweep);
-    const bool out_of_reach = sweep_lanes(sweep, [&](const Similar<T>& similar) {
-        const AnchorChunk<T> chunk = chunk_of(whole, sweep, similar, sums);
-        run(chunk, similar);
-        if (whole.upstream_positive) sums.totals[similar.block] += weighted_sum(whole, chunk, similar.first);
+    const bool out_of_reach = sweep_lanes(sweep, [&](const Chunk<T>& part) {
+        const AnchorChunk<T> chunk = chunk_of(whole, sweep, part, sums);
+        run(chunk, part);
+        if (whole.upstream_positive) sums.totals[part.block] += weighted_sum(whole, chunk, part.first);
     });
     if (total)
         for (const double part : sums.totals) *total += part;
@@ -79,9 +79,9 @@ bool anchor_sweep(const AnchorChunk<T>& whole, const Sweep<T>& sweep, double* to
 template <class T>
 bool anchor_sweep_labels(const AnchorChunk<T>& whole, const LabelSets& sets, const Sweep<T>& sweep,
                          double* total) {
-    return anchor_sweep(whole, sweep, total, [&](const AnchorChunk<T>& chunk, const Similar<T>& similar) {
+    return anchor_sweep(whole, sweep, total, [&](const AnchorChunk<T>& chunk, const Chunk<T>& part) {
         LabelSets of_chunk = sets;
-        of_chunk.first_label += similar.first;
+        of_chunk.first_label += part.first;
         anchor_lse_labels(chunk, of_chunk, 1);
     });
 }
@@ -90,18 +90,18 @@ template <class T>
 bool anchor_sweep_confidences(const AnchorChunk<T>& whole, const ConfidenceSets<T>& sets,
                               const ConfidenceFactors<T>& factors, const Sweep<T>& sweep, double* total) {
     const Buffer<T> logits(factors.hidden ? sweep.chunk_rows * sweep.B * sweep.lanes() : 0);
-    return anchor_sweep(whole, sweep, total, [&](const AnchorChunk<T>& chunk, const Similar<T>& similar) {
+    return anchor_sweep(whole, sweep, total, [&](const AnchorChunk<T>& chunk, const Chunk<T>& part) {
         ConfidenceSets<T> of_chunk = sets;
         if (factors.hidden) {
-            T* values = logits.get() + sweep.chunk_rows * sweep.B * similar.lane;
-            for (std::int64_t row = 0; row < similar.count; ++row)
-                std::fill_n(values + row * sweep.B, sweep.B, factors.bias[similar.first + row]);
-            const Rows<const T> weight{factors.weight + similar.first * factors.K, factors.K, 1};
-            multiply<T>(sweep.gemm, weight, {factors.hidden, 1, factors.K}, {values, sweep.B, 1},
-                        similar.count, sweep.B, factors.K, true);
+            T* values = logits.get() + sweep.chunk_rows * sweep.B * part.lane;
+            for (std::int64_t row = 0; row < part.count; ++row)
+                std::fill_n(values + row * sweep.B, sweep.B, factors.bias[part.first + row]);
+            const Rows<const T> weight{factors.weight + part.first * factors.K, factors.K, 1};
+            multiply<T>(sweep.gemm, weight, {factors.hidden, 1, factors.K}, {values, sweep.B, 1}, part.count,
+                        sweep.B, factors.K, true);
             of_chunk.values = values;
         } else {
-            of_chunk.values += similar.first * sets.anchor_stride;
+            of_chunk.values += part.first * sets.anchor_stride;
         }
         anchor_lse_confidences(chunk, of_chunk, 1);
     });

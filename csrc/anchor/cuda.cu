@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks) anchor_lse_kernel(AnchorChu
 // over the rows. Block (x, part) sums its 32 columns over its part of the rows.
 template <class T, class Sets>
 __global__ void __launch_bounds__(kThreads, kBlocks)
-    bias_partials_kernel(AnchorChunk<T> c, Sets membership, BiasPartials<T> partials) {
+    bias_partials_kernel(AnchorChunk<T> c, Sets membership, Partials<T> partials) {
     constexpr int kRowLanes = kThreads / kWarp;
     const std::int64_t x = std::int64_t(blockIdx.x) * kWarp + threadIdx.x;
     const std::int64_t begin = c.rows * blockIdx.y / partials.parts;
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads) bias_sum_kernel(AnchorChunk<T> c, BiasPartials<T> partials) {
+__global__ void __launch_bounds__(kThreads) bias_sum_kernel(AnchorChunk<T> c, Partials<T> partials) {
     const std::int64_t x = std::int64_t(blockIdx.x) * kThreads + threadIdx.x;
     if (x >= c.B) return;
     T positive = 0, negative = 0;
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads) bias_sum_kernel(AnchorChunk<T> c, Bi
 }
 
 template <class T, class Sets>
-void anchor_lse(const AnchorChunk<T>& chunk, const Sets& membership, const BiasPartials<T>& partials,
+void anchor_lse(const AnchorChunk<T>& chunk, const Sets& membership, const Partials<T>& partials,
                 std::uintptr_t stream) {
     if (chunk.rows == 0) return;
     if (chunk.B <= kWarpCandidates)
@@ -224,7 +224,7 @@ void anchor_lse(const AnchorChunk<T>& chunk, const Sets& membership, const BiasP
 }  // namespace
 
 template <class T>
-void anchor_lse_labels(const AnchorChunk<T>& chunk, const LabelSets& sets, const BiasPartials<T>& partials,
+void anchor_lse_labels(const AnchorChunk<T>& chunk, const LabelSets& sets, const Partials<T>& partials,
                        std::uintptr_t stream) {
     const LabelMembership<T> membership{sets, chunk.labels_each, chunk.label_weights};
     anchor_lse(chunk, membership, partials, stream);
@@ -232,17 +232,17 @@ void anchor_lse_labels(const AnchorChunk<T>& chunk, const LabelSets& sets, const
 
 template <class T>
 void anchor_lse_confidences(const AnchorChunk<T>& chunk, const ConfidenceSets<T>& sets,
-                            const BiasPartials<T>& partials, std::uintptr_t stream) {
+                            const Partials<T>& partials, std::uintptr_t stream) {
     anchor_lse(chunk, ConfidenceMembership<T>{sets}, partials, stream);
 }
 
-template void anchor_lse_labels<float>(const AnchorChunk<float>&, const LabelSets&,
-                                       const BiasPartials<float>&, std::uintptr_t);
-template void anchor_lse_labels<double>(const AnchorChunk<double>&, const LabelSets&,
-                                        const BiasPartials<double>&, std::uintptr_t);
+template void anchor_lse_labels<float>(const AnchorChunk<float>&, const LabelSets&, const Partials<float>&,
+                                       std::uintptr_t);
+template void anchor_lse_labels<double>(const AnchorChunk<double>&, const LabelSets&, const Partials<double>&,
+                                        std::uintptr_t);
 template void anchor_lse_confidences<float>(const AnchorChunk<float>&, const ConfidenceSets<float>&,
-                                            const BiasPartials<float>&, std::uintptr_t);
+                                            const Partials<float>&, std::uintptr_t);
 template void anchor_lse_confidences<double>(const AnchorChunk<double>&, const ConfidenceSets<double>&,
-                                             const BiasPartials<double>&, std::uintptr_t);
+                                             const Partials<double>&, std::uintptr_t);
 
 }  // namespace robustdml::cuda

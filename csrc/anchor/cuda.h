@@ -3,36 +3,20 @@
 #pragma once
 
 #include <cstdint>
-#include <tuple>
-
-#include "common/fields.h"
 
 #include "anchor/chunk.h"
 #include "common/cuda/labels.h"
+#include "common/cuda/partials.h"
 
 namespace robustdml::cuda {
 
-// Where parts of the rows leave their share of the bias gradients until all are summed in order: no atomics,
-// so the same call gives the same bits.
+// `partials`: gradients of both biases; their address is null where these are not wanted.
 template <class T>
-struct BiasPartials {
-    T* values;           // (parts, 2, B) scratch; null where no bias gradient is wanted
-    std::int64_t parts;  // at most 65535
-
-    static constexpr auto fields() {
-        return std::tuple{
-            field("partials", &BiasPartials::values),
-            field("parts", &BiasPartials::parts),
-        };
-    }
-};
-
-template <class T>
-void anchor_lse_labels(const AnchorChunk<T>& chunk, const LabelSets& sets, const BiasPartials<T>& partials,
+void anchor_lse_labels(const AnchorChunk<T>& chunk, const LabelSets& sets, const Partials<T>& partials,
                        std::uintptr_t stream);
 
 template <class T>
 void anchor_lse_confidences(const AnchorChunk<T>& chunk, const ConfidenceSets<T>& sets,
-                            const BiasPartials<T>& partials, std::uintptr_t stream);
+                            const Partials<T>& partials, std::uintptr_t stream);
 
 }  // namespace robustdml::cuda

@@ -52,7 +52,7 @@ struct ClassChunk {
     }
 };
 
-// What the forward sweep gathers, chunk by chunk.
+// Sums of the forward sweep, updated chunk by chunk.
 template <class T>
 struct ClassSums {
     double* shift;  // (B,) in/out: of the exponents so far, about their largest; -inf before the first chunk

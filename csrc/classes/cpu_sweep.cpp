@@ -9,21 +9,21 @@ namespace robustdml::cpu {
 namespace {
 
 template <class T>
-ClassChunk<T> chunk_of(const ClassChunk<T>& whole, const Similar<T>& similar) {
+ClassChunk<T> chunk_of(const ClassChunk<T>& whole, const Chunk<T>& part) {
     ClassChunk<T> chunk = whole;
-    const std::int64_t first = similar.first / whole.centers;
-    chunk.S = similar.S;
-    chunk.classes = similar.count / whole.centers;
-    chunk.inverse_norm = similar.scale;
+    const std::int64_t first = part.first / whole.centers;
+    chunk.S = part.S;
+    chunk.classes = part.count / whole.centers;
+    chunk.inverse_norm = part.scale;
     chunk.scale += first * whole.scale_stride;
     if (whole.bias) chunk.bias += first;
     return chunk;
 }
 
 template <class T>
-LabelSets labels_of(const LabelSets& labels, const ClassChunk<T>& whole, const Similar<T>& similar) {
+LabelSets labels_of(const LabelSets& labels, const ClassChunk<T>& whole, const Chunk<T>& part) {
     LabelSets of_chunk = labels;
-    of_chunk.first_label += similar.first / whole.centers;
+    of_chunk.first_label += part.first / whole.centers;
     return of_chunk;
 }
 
@@ -34,10 +34,10 @@ bool class_sweep(const ClassChunk<T>& whole, const LabelSets& labels, const Clas
                  const Sweep<T>& sweep) {
     const std::int64_t B = sweep.B, blocks = sweep.blocks();
     std::vector<double> shift(B * blocks, -std::numeric_limits<double>::infinity()), total(B * blocks, 0.0);
-    const bool out_of_reach = sweep_lanes(sweep, [&](const Similar<T>& similar) {
-        const ClassSums<T> of_block{shift.data() + B * similar.block, total.data() + B * similar.block,
+    const bool out_of_reach = sweep_lanes(sweep, [&](const Chunk<T>& part) {
+        const ClassSums<T> of_block{shift.data() + B * part.block, total.data() + B * part.block,
                                     sums.target};
-        class_lse(chunk_of(whole, similar), labels_of(labels, whole, similar), of_block, 1);
+        class_lse(chunk_of(whole, part), labels_of(labels, whole, part), of_block, 1);
     });
     // In the order of the blocks, so the same call gives the same bits.
     in_parts(B, sweep.threads, B * blocks > 8192, [&](std::int64_t begin, std::int64_t end) {
@@ -59,8 +59,8 @@ bool class_sweep(const ClassChunk<T>& whole, const LabelSets& labels, const Clas
 template <class T>
 bool class_sweep_backward(const ClassChunk<T>& whole, const LabelSets& labels,
                           const ClassUpstream<T>& upstream, const Sweep<T>& sweep) {
-    return sweep_lanes(sweep, [&](const Similar<T>& similar) {
-        class_lse_backward(chunk_of(whole, similar), labels_of(labels, whole, similar), upstream, 1);
+    return sweep_lanes(sweep, [&](const Chunk<T>& part) {
+        class_lse_backward(chunk_of(whole, part), labels_of(labels, whole, part), upstream, 1);
     });
 }
 

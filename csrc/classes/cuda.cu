@@ -69,7 +69,7 @@ __device__ __forceinline__ std::int64_t label_place(const ClassChunk<T>& c, cons
 
 template <class T, Pooling kPooling>
 __global__ void __launch_bounds__(kThreads, kBlocks)
-    class_partials_kernel(ClassChunk<T> c, LabelSets labels, T* target, ClassPartials<T> partials) {
+    class_partials_kernel(ClassChunk<T> c, LabelSets labels, T* target, Partials<T> partials) {
     const std::int64_t x = std::int64_t(blockIdx.x) * kWarp + threadIdx.x;
     const std::int64_t begin = c.classes * blockIdx.y / partials.parts;
     const std::int64_t end = c.classes * (blockIdx.y + 1) / partials.parts;
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 template <class T>
 __global__ void __launch_bounds__(kThreads, kBlocks)
-    class_sums_kernel(std::int64_t B, ClassPartials<T> partials, ClassSums<T> sums) {
+    class_sums_kernel(std::int64_t B, Partials<T> partials, ClassSums<T> sums) {
     const std::int64_t x = std::int64_t(blockIdx.x) * kThreads + threadIdx.x;
     if (x >= B) return;
     const double before = sums.shift[x];
@@ -184,7 +184,7 @@ void with_pooling(Pooling pooling, Action action) {
 
 template <class T>
 void class_lse(const ClassChunk<T>& chunk, const LabelSets& labels, const ClassSums<T>& sums,
-               const ClassPartials<T>& partials, std::uintptr_t stream) {
+               const Partials<T>& partials, std::uintptr_t stream) {
     if (chunk.B == 0 || chunk.classes == 0) return;
     with_pooling(chunk.pooling, [&](auto pooling) {
         launch("class_partials", class_partials_kernel<T, pooling>, blocks(chunk.B, kWarp, partials.parts),
@@ -205,9 +205,9 @@ void class_lse_backward(const ClassChunk<T>& chunk, const LabelSets& labels, con
 }
 
 template void class_lse<float>(const ClassChunk<float>&, const LabelSets&, const ClassSums<float>&,
-                               const ClassPartials<float>&, std::uintptr_t);
+                               const Partials<float>&, std::uintptr_t);
 template void class_lse<double>(const ClassChunk<double>&, const LabelSets&, const ClassSums<double>&,
-                                const ClassPartials<double>&, std::uintptr_t);
+                                const Partials<double>&, std::uintptr_t);
 template void class_lse_backward<float>(const ClassChunk<float>&, const LabelSets&,
                                         const ClassUpstream<float>&, std::int64_t, std::uintptr_t);
 template void class_lse_backward<double>(const ClassChunk<double>&, const LabelSets&,

@@ -13,7 +13,7 @@ namespace robustdml {
 namespace py = pybind11;
 using Address = std::uintptr_t;
 
-// What Python gives for a parameter of type V, and the way from there to V.
+// The type that Python gives for a parameter of type V, and its conversion to V.
 template <class V>
 struct FromPython {
     using Given = V;

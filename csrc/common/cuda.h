@@ -1,4 +1,4 @@
-// What a launch depends on: the versions of CUDA, 1000·major + 10·minor each, and the device.
+// Facts that a launch depends on: the versions of CUDA, 1000·major + 10·minor each, and the device.
 #pragma once
 
 namespace robustdml::cuda {

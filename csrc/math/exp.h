@@ -8,7 +8,7 @@
 
 namespace robustdml {
 
-// What e^x takes to become 2^x. The epilogues scale their exponents once a call, not once an element.
+// e^x = 2^(x log2 e). The epilogues scale their exponents once a call, not once an element.
 constexpr double kLog2E = 1.4426950408889634074;
 
 template <class To, class From>

@@ -18,10 +18,10 @@ enum class VmfCorrection : std::int64_t { u, none, predictive };
 constexpr int kNewtonSteps = 3;
 constexpr double kBanerjeeError = 0.1;
 
-// What all classes of a fit share.
+// Settings of a fit, the same for all classes.
 struct VmfSphere {
     double dim;      // D
-    double largest;  // what the square of the mean length counts as at most; below 1
+    double largest;  // upper bound of the squared mean length, below 1
     VmfEstimator estimator;
     VmfCorrection correction;
 };

@@ -229,29 +229,29 @@ ROBUSTDML_HD void update_run(const ProxyUpdate<T>& u, const Rows<const T>& G, co
 
 template <class T, class Proxies>
 ROBUSTDML_HD bool update_chunk(const ProxyUpdate<T>& u, const Rows<const T>& G, const Rows<const T>& P,
-                               std::int64_t first, const std::int64_t* met, std::int64_t count,
+                               std::int64_t first, const std::int64_t* selected, std::int64_t count,
                                std::int64_t D) {
     if (!all_finite(G, count, D)) return false;
-    if (!met) {
+    if (!selected) {
         update_run<T, Proxies>(u, G, P, first, count, D);
         return true;
     }
-    met += first;
+    selected += first;
     for (std::int64_t from = 0, to; from < count; from = to) {
-        for (to = from + 1; to < count && met[to] == met[to - 1] + 1;) ++to;
+        for (to = from + 1; to < count && selected[to] == selected[to - 1] + 1;) ++to;
         const Rows<const T> of_run{G.row(from), G.row_stride, G.column_stride};
-        update_run<T, Proxies>(u, of_run, P, met[from], to - from, D);
+        update_run<T, Proxies>(u, of_run, P, selected[from], to - from, D);
     }
     return true;
 }
 
 // target_clones takes no templates: plain functions of both types.
-#define ROBUSTDML_STAMP(T)                                                                                  \
-    ROBUSTDML_CLONES bool update_clone(const ProxyUpdate<T>& u, const Rows<const T>& G,                     \
-                                       const Rows<const T>& P, std::int64_t first, const std::int64_t* met, \
-                                       std::int64_t count, std::int64_t D) {                                \
-        return u.bfloat16_proxies ? update_chunk<T, Bfloat16<T>>(u, G, P, first, met, count, D)             \
-                                  : update_chunk<T, Plain<T>>(u, G, P, first, met, count, D);               \
+#define ROBUSTDML_STAMP(T)                                                                                 \
+    ROBUSTDML_CLONES bool update_clone(const ProxyUpdate<T>& u, const Rows<const T>& G,                    \
+                                       const Rows<const T>& P, std::int64_t first,                         \
+                                       const std::int64_t* selected, std::int64_t count, std::int64_t D) { \
+        return u.bfloat16_proxies ? update_chunk<T, Bfloat16<T>>(u, G, P, first, selected, count, D)       \
+                                  : update_chunk<T, Plain<T>>(u, G, P, first, selected, count, D);         \
     }
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
@@ -261,8 +261,8 @@ ROBUSTDML_STAMP(double)
 
 template <class T>
 bool update_rows(const ProxyUpdate<T>& update, const Rows<const T>& G, const Rows<const T>& P_layout,
-                 std::int64_t first, const std::int64_t* met, std::int64_t count, std::int64_t D) {
-    return update_clone(update, G, P_layout, first, met, count, D);
+                 std::int64_t first, const std::int64_t* selected, std::int64_t count, std::int64_t D) {
+    return update_clone(update, G, P_layout, first, selected, count, D);
 }
 
 #define ROBUSTDML_STAMP(T)                                                                          \

@@ -6,11 +6,11 @@
 
 namespace robustdml::cpu {
 
-// One step on the rows `first` ... `first + count`, or on those that `met` names there, whose gradient is G.
-// P_layout: strides of P and of the moments (its address is not read). False, and nothing written, where G
-// has NaN or inf.
+// One step on the rows `first` ... `first + count`, or on those that `selected` names there, whose gradient
+// is G. P_layout: strides of P and of the moments (its address is not read). False, and nothing written,
+// where G has NaN or inf.
 template <class T>
 bool update_rows(const ProxyUpdate<T>& update, const Rows<const T>& G, const Rows<const T>& P_layout,
-                 std::int64_t first, const std::int64_t* met, std::int64_t count, std::int64_t D);
+                 std::int64_t first, const std::int64_t* selected, std::int64_t count, std::int64_t D);
 
 }  // namespace robustdml::cpu

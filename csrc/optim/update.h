@@ -24,7 +24,7 @@ struct ProxyUpdate {
     void* M1;  // in/out: T or bfloat16; AdamW, SGD (rows, D), strided as P, null for SGD without
                // momentum; Adagrad (rows,), always T
     void* M2;  // (rows, D) in/out, as M1: AdamW alone
-    // What is bfloat16 is rounded at random, so that it is right in the mean.
+    // Values in bfloat16 are rounded at random, so that they are right in the mean.
     bool bfloat16;          // whether M1 and M2 are
     bool bfloat16_proxies;  // whether P is
     std::uint64_t key;      // of the random numbers of this step

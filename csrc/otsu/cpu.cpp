@@ -22,7 +22,7 @@ struct Best {
     std::int64_t sum = 0;  // C_i
 };
 
-// What the parts of a row share.
+// Settings of a row, the same for all its parts.
 struct Row {
     std::int64_t n, min_group, total;
     OtsuScale scale;

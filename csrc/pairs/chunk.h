@@ -125,7 +125,7 @@ struct PairHingeProblem {
     }
 };
 
-// What a contrast compares an anchor's positives with.
+// How a contrast compares an anchor's positives with its negatives.
 enum class Contrast : std::int64_t {
     outside,  // positive = log(sum over P and N of exp(z)) - mean of z over P
     inside,   // the same - log(mean of exp(z) over P)
@@ -139,8 +139,8 @@ template <class T>
 struct PairContrastProblem {
     std::int64_t form;         // a Contrast
     const T* coefficients;     // (2,) in: scale and bias
-    T* slope;                  // (rows,) out, with upstream gradients: sum of s dL/dz; or null
-    T* shift;                  // (rows,) out, with upstream gradients: sum of dL/dz
+    T* dscale;                 // (rows,) out, with upstream gradients: sum of s dL/dz; or null
+    T* dbias;                  // (rows,) out, with upstream gradients: sum of dL/dz
     const T* column_lse;       // (m,) in: log-sum-exps of the candidates over all anchors, or null
     const T* column_upstream;  // (m,) in: dL/dcolumn_lse; both join dL/dS of anchors that have positives
 
@@ -148,8 +148,8 @@ struct PairContrastProblem {
         return std::tuple{
             field("form", &PairContrastProblem::form),
             field("coefficients", &PairContrastProblem::coefficients),
-            field("slope", &PairContrastProblem::slope),
-            field("shift", &PairContrastProblem::shift),
+            field("dscale", &PairContrastProblem::dscale),
+            field("dbias", &PairContrastProblem::dbias),
             field("column_lse", &PairContrastProblem::column_lse),
             field("column_upstream", &PairContrastProblem::column_upstream),
         };

@@ -44,9 +44,9 @@ ROBUSTDML_HD Extrema<T> extrema_of_row(const Pairs<T>& c, const T* s, PairLabel 
     return {lowest * cosine, highest * cosine};
 }
 
-// Which pairs of a row stay.
+// Mining: whether a pair of a row is informative.
 template <class T>
-struct Kept {
+struct Informative {
     PairLabel label;
     T cosine;
     T epsilon;
@@ -59,10 +59,10 @@ struct Kept {
     }
 };
 
-// Mean weight of the candidates that stay, by side; 0 for an empty set.
+// Mean weight of the informative candidates, by side; 0 for an empty set.
 template <class T>
 ROBUSTDML_HD RowUpstream<T> mean_weights(const Pairs<T>& c, const PairLSEProblem<T>& problem, const T* s,
-                                         const Kept<T>& kept) {
+                                         const Informative<T>& informative) {
     const T* weights = problem.candidate_weights;
     if (!weights) return {T(1), T(1)};
     double positive = 0, negative = 0;
@@ -73,11 +73,12 @@ ROBUSTDML_HD RowUpstream<T> mean_weights(const Pairs<T>& c, const PairLSEProblem
         PairLabel positive_count = 0, negative_count = 0;
 #pragma omp simd reduction(+ : positive_sum, negative_sum, positive_count, negative_count)
         for (std::int64_t x = from; x < to; ++x) {
-            const bool same = c.candidate_labels[x] == kept.label, stays = kept(s[x], c.candidate_labels[x]);
-            positive_sum += stays && same ? weights[x] : T(0);
-            negative_sum += stays && !same ? weights[x] : T(0);
-            positive_count += stays && same ? 1 : 0;
-            negative_count += stays && !same ? 1 : 0;
+            const bool same = c.candidate_labels[x] == informative.label,
+                       mined = informative(s[x], c.candidate_labels[x]);
+            positive_sum += mined && same ? weights[x] : T(0);
+            negative_sum += mined && !same ? weights[x] : T(0);
+            positive_count += mined && same ? 1 : 0;
+            negative_count += mined && !same ? 1 : 0;
         }
         positive += positive_sum;
         negative += negative_sum;
@@ -101,9 +102,9 @@ ROBUSTDML_HD void pair_lse_row(const Pairs<T>& c, const PairLSEProblem<T>& probl
     }
     Extrema<T> ends{-kInfinity<T>, kInfinity<T>};
     if (problem.mining || problem.row_max) ends = extrema_of_row(c, s, label, scales.cosine);
-    const Kept<T> kept{label, scales.cosine, problem.epsilon,
-                       problem.mining ? ends : Extrema<T>{-kInfinity<T>, kInfinity<T>}};
-    const RowUpstream<T> means = mean_weights(c, problem, s, kept);
+    const Informative<T> informative{label, scales.cosine, problem.epsilon,
+                                     problem.mining ? ends : Extrema<T>{-kInfinity<T>, kInfinity<T>}};
+    const RowUpstream<T> means = mean_weights(c, problem, s, informative);
 
     // In base 2, where an exponential is two operations cheaper. The ends of the sets are the largest
     // exponents, mined or not: an extreme pair stays if any does. An empty set has an end of -inf.
@@ -125,7 +126,7 @@ ROBUSTDML_HD void pair_lse_row(const Pairs<T>& c, const PairLSEProblem<T>& probl
             const T exponent =
                 (same ? positive_start : negative_start) + (same ? positive_slope : negative_slope) * s[x];
             const T power = exp2_fast(exponent);
-            const T e = kept(s[x], labels[x]) ? power : T(0);
+            const T e = informative(s[x], labels[x]) ? power : T(0);
             positive_sum += same ? e : T(0);
             negative_sum += same ? T(0) : e;
             s[x] = same ? -e : e;  // the sign tells the sets apart
@@ -175,7 +176,7 @@ ROBUSTDML_HD void pair_hinge_row(const Pairs<T>& c, const PairHingeProblem<T>& p
         for (std::int64_t x = from; x < to; ++x) {
             HingeTerms<T> terms{0, 0, 0, 0};
             const HingeColumn<T> candidate{labels[x], -upstream.positive, upstream.negative};
-            meet<T, Euclidean>(settings, anchor, candidate, x, terms);
+            add_pair<T, Euclidean>(settings, anchor, candidate, x, terms);
             positive_sum += terms.positive;
             negative_sum += terms.negative;
             positive_count += terms.positives;

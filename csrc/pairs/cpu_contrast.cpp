@@ -70,9 +70,9 @@ ROBUSTDML_HD SoftmaxSums sums_of(const Row<T>& r, const Ends<T>& ends) {
     for (int side = 0; side < 2; ++side)
         for (std::int64_t from = r.begin[side]; from < r.end[side]; from += kBlock) {
             const std::int64_t to = std::min(r.end[side], from + kBlock);
-            T positive = 0, negative = 0, s_sum = 0, negative_slope = 0;
+            T positive = 0, negative = 0, s_sum = 0, negative_se = 0;
             PairLabel number = 0;
-#pragma omp simd reduction(+ : positive, negative, s_sum, number, negative_slope)
+#pragma omp simd reduction(+ : positive, negative, s_sum, number, negative_se)
             for (std::int64_t x = from; x < to; ++x) {
                 const bool same = r.labels[x] == r.label;
                 const T s = r.s[x];
@@ -83,7 +83,7 @@ ROBUSTDML_HD SoftmaxSums sums_of(const Row<T>& r, const Ends<T>& ends) {
                 s_sum += same ? s : T(0);
                 number += same ? 1 : 0;
                 if (Each) {
-                    negative_slope += same ? T(0) : s * e;
+                    negative_se += same ? T(0) : s * e;
                     r.s[x] = same ? s : e;
                 }
             }
@@ -91,14 +91,14 @@ ROBUSTDML_HD SoftmaxSums sums_of(const Row<T>& r, const Ends<T>& ends) {
             sums.negative += negative;
             sums.s += s_sum;
             sums.number += number;
-            sums.negative_slope += negative_slope;
+            sums.negative_se += negative_se;
         }
     return sums;
 }
 
-// Results of a row. With upstream gradients slope and shift are the sums of s dL/dz and of dL/dz.
+// Results of a row. With upstream gradients dscale and dbias are the sums of s dL/dz and of dL/dz.
 struct RowResult {
-    double loss = 0, lse = 0, slope = 0, shift = 0;
+    double loss = 0, lse = 0, dscale = 0, dbias = 0;
 };
 
 template <class T, bool Columns>
@@ -114,8 +114,8 @@ ROBUSTDML_HD RowResult softmax_row(const Pairs<T>& c, const PairContrastProblem<
     for (int side = 0; side < 2; ++side)
         for (std::int64_t from = r.begin[side]; from < r.end[side]; from += kBlock) {
             const std::int64_t to = std::min(r.end[side], from + kBlock);
-            T slope = 0, shift = 0;
-#pragma omp simd reduction(+ : slope, shift)
+            T dscale = 0, dbias = 0;
+#pragma omp simd reduction(+ : dscale, dbias)
             for (std::int64_t x = from; x < to; ++x) {
                 const bool same = r.labels[x] == r.label, present = r.labels[x] != kAbsent<PairLabel>;
                 const T s = r.s[x];
@@ -125,12 +125,12 @@ ROBUSTDML_HD RowResult softmax_row(const Pairs<T>& c, const PairContrastProblem<
                     dz += problem.column_upstream[x] *
                           exp2_fast(r.slope * s + r.bias - log2e * problem.column_lse[x]);
                 dz = present ? dz : T(0);
-                slope += s * dz;
-                shift += dz;
+                dscale += s * dz;
+                dbias += dz;
                 r.s[x] = dz * factor;
             }
-            result.slope += slope;
-            result.shift += shift;
+            result.dscale += dscale;
+            result.dbias += dbias;
         }
     return result;
 }
@@ -139,7 +139,7 @@ template <class T>
 ROBUSTDML_HD RowResult each_row(const Row<T>& r, const Ends<T>& ends, T upstream, T factor, std::int64_t m) {
     const SoftmaxSums sums = sums_of<T, true>(r, ends);
     const double log_sum = std::log(sums.negative);
-    double loss = 0, above = 0, slope = 0;
+    double loss = 0, above = 0, dscale = 0;
     for (int side = 0; side < 2; ++side)
         for (std::int64_t x = r.begin[side]; x < r.end[side]; ++x) {
             if (r.labels[x] != r.label) continue;
@@ -148,14 +148,14 @@ ROBUSTDML_HD RowResult each_row(const Row<T>& r, const Ends<T>& ends, T upstream
             const double sigmoid = (t < 0 ? e : 1.0) / (1.0 + e);
             loss += std::max(t, 0.0) + std::log1p(e);
             above += sigmoid;
-            slope += sigmoid * r.s[x];
+            dscale += sigmoid * r.s[x];
             r.s[x] = static_cast<T>(-sigmoid * upstream * factor);
         }
     const double share = above / sums.negative;
     const T of_negative = static_cast<T>(share * upstream * factor);
 #pragma omp simd
     for (std::int64_t x = 0; x < m; ++x) r.s[x] *= r.labels[x] == r.label ? T(1) : of_negative;
-    return {loss, 0.0, upstream * (share * sums.negative_slope - slope), 0.0};
+    return {loss, 0.0, upstream * (share * sums.negative_se - dscale), 0.0};
 }
 
 template <class T>
@@ -164,8 +164,8 @@ ROBUSTDML_HD RowResult sigmoid_row(const Row<T>& r, T scale, T bias, T upstream,
     for (int side = 0; side < 2; ++side)
         for (std::int64_t from = r.begin[side]; from < r.end[side]; from += kBlock) {
             const std::int64_t to = std::min(r.end[side], from + kBlock);
-            T loss = 0, slope = 0, shift = 0;
-#pragma omp simd reduction(+ : loss, slope, shift)
+            T loss = 0, dscale = 0, dbias = 0;
+#pragma omp simd reduction(+ : loss, dscale, dbias)
             for (std::int64_t x = from; x < to; ++x) {
                 const bool same = r.labels[x] == r.label, present = r.labels[x] != kAbsent<PairLabel>;
                 // A positive is a negative of the opposite logit.
@@ -173,13 +173,13 @@ ROBUSTDML_HD RowResult sigmoid_row(const Row<T>& r, T scale, T bias, T upstream,
                 const Logistic<T> pair = logistic(sign * (scale * r.s[x] + bias));
                 const T dz = present ? sign * pair.sigmoid * upstream : T(0);
                 loss += present ? pair.softplus : T(0);
-                slope += r.s[x] * dz;
-                shift += dz;
+                dscale += r.s[x] * dz;
+                dbias += dz;
                 r.s[x] = dz * factor;
             }
             result.loss += loss;
-            result.slope += slope;
-            result.shift += shift;
+            result.dscale += dscale;
+            result.dbias += dbias;
         }
     return result;
 }
@@ -209,9 +209,9 @@ ROBUSTDML_HD void contrast_row(const Pairs<T>& c, const PairContrastProblem<T>& 
         result = softmax_row<T, false>(c, problem, r, ends, upstream, factor);
     c.positive[row] = static_cast<T>(result.loss);
     c.negative[row] = static_cast<T>(result.lse);
-    if (problem.slope) {
-        problem.slope[row] = static_cast<T>(scales.cosine * result.slope);
-        problem.shift[row] = static_cast<T>(result.shift);
+    if (problem.dscale) {
+        problem.dscale[row] = static_cast<T>(scales.cosine * result.dscale);
+        problem.dbias[row] = static_cast<T>(result.dbias);
     }
     if (r.begin[1] > r.end[0]) r.s[r.end[0]] = T(0);
     if (c.upstream_positive) scale_candidates(c, row);

@@ -80,8 +80,8 @@ struct HingeTerms {
 
 // Adds the terms of one pair, and replaces S by dL/dS.
 template <class T, bool Euclidean>
-ROBUSTDML_HD void meet(const PairHingeProblem<T>& problem, const HingeRow<T>& row,
-                       const HingeColumn<T>& column, std::int64_t x, HingeTerms<T>& terms) {
+ROBUSTDML_HD void add_pair(const PairHingeProblem<T>& problem, const HingeRow<T>& row,
+                           const HingeColumn<T>& column, std::int64_t x, HingeTerms<T>& terms) {
     const T t = Euclidean ? row.s[x] : row.s[x] * row.cosine;
     // dt/ds.
     const T slope = !Euclidean ? row.gradient : t < -problem.resolution ? -row.gradient / t : T(0);

@@ -38,9 +38,9 @@ PairHingeProblem<T> part_of(const PairHingeProblem<T>& problem, std::int64_t fir
 template <class T>
 PairContrastProblem<T> part_of(const PairContrastProblem<T>& problem, std::int64_t first) {
     PairContrastProblem<T> part = problem;
-    if (problem.slope) {
-        part.slope += first;
-        part.shift += first;
+    if (problem.dscale) {
+        part.dscale += first;
+        part.dbias += first;
     }
     return part;
 }

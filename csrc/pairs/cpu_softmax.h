@@ -15,7 +15,7 @@ namespace robustdml::cpu {
 // Sums over both sets of a row, of e = 2^(slope (s - end)); of the positives' s and number; and, of
 // Contrast::each, of the negatives' s e.
 struct SoftmaxSums {
-    double positive = 0, negative = 0, s = 0, number = 0, negative_slope = 0;
+    double positive = 0, negative = 0, s = 0, number = 0, negative_se = 0;
 };
 
 // Loss, log-sum-exp, and what turns e into dL/dz: positives e * positive - constant, negatives e * negative.

@@ -34,8 +34,8 @@ ROBUSTDML_HD HingeRow<T> candidate_of(const Pairs<T>& c, const PairHingeProblem<
     return {s, scales.cosine, scales.gradient, c.labels[row], c.labels[row] != kAbsent<PairLabel>};
 }
 
-// Candidates in a row: their terms meet before they go into the sums of the anchors. Written out by the list
-// of their numbers, as GCC makes no vector code of a loop within the loop over anchors.
+// Candidates in a row: their terms are added up before they go into the sums of the anchors. Written out by
+// the list of their numbers, as GCC makes no vector code of a loop within the loop over anchors.
 template <class T, bool Euclidean, std::int64_t... r>
 ROBUSTDML_HD void hinge_candidates(const Pairs<T>& c, const PairHingeProblem<T>& problem, std::int64_t first,
                                    const T* positive_upstream, const T* negative_upstream,
@@ -47,7 +47,7 @@ ROBUSTDML_HD void hinge_candidates(const Pairs<T>& c, const PairHingeProblem<T>&
     for (std::int64_t x = 0; x < c.m; ++x) {
         const HingeColumn<T> anchor{c.candidate_labels[x], -positive_upstream[x], negative_upstream[x]};
         HingeTerms<T> terms{0, 0, 0, 0};
-        (meet<T, Euclidean>(settings, candidates[r], anchor, x, terms), ...);
+        (add_pair<T, Euclidean>(settings, candidates[r], anchor, x, terms), ...);
         sums.positive[x] += terms.positive;
         sums.negative[x] += terms.negative;
         sums.positive_count[x] += terms.positives;
@@ -124,10 +124,10 @@ struct HingeSums {
 
 template <class T, class Problem>
 bool pair_sweep(const Pairs<T>& whole, const Problem& problem, const Sweep<T>& sweep) {
-    return sweep_lanes(sweep, [&](const Similar<T>& similar) {
-        Pairs<T> chunk = part_of(whole, similar.first, similar.count, similar.S);
-        chunk.inverse_norm = similar.scale;
-        pair_sums(chunk, part_of(problem, similar.first), 1);
+    return sweep_lanes(sweep, [&](const Chunk<T>& part) {
+        Pairs<T> chunk = part_of(whole, part.first, part.count, part.S);
+        chunk.inverse_norm = part.scale;
+        pair_sums(chunk, part_of(problem, part.first), 1);
     });
 }
 
@@ -138,29 +138,28 @@ bool pair_hinge_sweep(const Pairs<T>& whole, const PairHingeProblem<T>& problem,
     const auto positive_upstream = spread_out(whole.upstream_positive, whole.upstream_positive_stride, n);
     const auto negative_upstream = spread_out(whole.upstream_negative, whole.upstream_negative_stride, n);
     HingeSums<T> sums(n, sweep.lanes(), blocks);
-    const bool out_of_reach = sweep_lanes(sweep, [&](const Similar<T>& similar) {
+    const bool out_of_reach = sweep_lanes(sweep, [&](const Chunk<T>& part) {
         // Candidates and anchors change places.
         Pairs<T> chunk = whole;
-        chunk.S = similar.S;
-        chunk.rows = similar.count;
+        chunk.S = part.S;
+        chunk.rows = part.count;
         chunk.m = n;
-        chunk.labels = whole.candidate_labels + similar.first;
+        chunk.labels = whole.candidate_labels + part.first;
         chunk.candidate_labels = whole.labels;
-        chunk.inverse_norm = similar.scale;
-        if (whole.itself >= 0) chunk.itself = similar.first;
+        chunk.inverse_norm = part.scale;
+        if (whole.itself >= 0) chunk.itself = part.first;
         PairHingeProblem<T> turned = problem;
         if (problem.euclidean) {
-            turned.anchors = static_cast<const T*>(problem.candidates) + similar.first * problem.D;
+            turned.anchors = static_cast<const T*>(problem.candidates) + part.first * problem.D;
             turned.candidates = problem.anchors;
         }
-        const AnchorSums<T, PairLabel> of_chunk = sums.of_chunk(similar.lane);
+        const AnchorSums<T, PairLabel> of_chunk = sums.of_chunk(part.lane);
         if (problem.euclidean)
             euclidean_clone(chunk, turned, positive_upstream.data(), negative_upstream.data(), of_chunk);
         else
             cosine_clone(chunk, turned, positive_upstream.data(), negative_upstream.data(), of_chunk);
-        sums.add(similar.lane, similar.block);
-        std::copy(similar.inverse_norm, similar.inverse_norm + similar.count,
-                  candidate_scale + similar.first);
+        sums.add(part.lane, part.block);
+        std::copy(part.inverse_norm, part.inverse_norm + part.count, candidate_scale + part.first);
     });
     for (std::int64_t x = 0; x < n; ++x) {
         double positive = 0, negative = 0;

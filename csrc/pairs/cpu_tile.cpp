@@ -130,10 +130,10 @@ ROBUSTDML_HD void gradient_of_row(const Tile<T>& t, const Logits<T>& logits, std
     const T* constants = t.columns.of(kConstant);
     const T* starts = t.columns.of(kPositiveStart);
     const T* negative_starts = t.columns.of(kNegativeStart);
-    T slope = 0, shift = 0;
+    T dscale = 0, dbias = 0;
     for (int side = 0; side < t.sides(); ++side) {
         const std::int64_t from = t.begin(side, row), to = t.end(side, row);
-#pragma omp simd reduction(+ : slope, shift)
+#pragma omp simd reduction(+ : dscale, dbias)
         for (std::int64_t x = from; x < to; ++x) {
             const bool same = labels[x] == label;
             const T cosine = s[x];
@@ -149,15 +149,15 @@ ROBUSTDML_HD void gradient_of_row(const Tile<T>& t, const Logits<T>& logits, std
                 of_positive = e * positive + its * positives[x] - (constant + constants[x]);
             }
             const T dz = labels[x] == kAbsent<PairLabel> ? T(0) : same ? of_positive : of_negative;
-            slope += dz * cosine;
-            shift += dz;
+            dscale += dz * cosine;
+            dbias += dz;
             s[x] = dz * gradient * scales[x];
         }
     }
     if (t.diagonal) s[row] = T(0);
     // On the diagonal a pair is there from both sides.
-    t.rows.of(kSlope)[row] = t.diagonal ? slope / 2 : slope;
-    t.rows.of(kShift)[row] = t.diagonal ? shift / 2 : shift;
+    t.rows.of(kDScale)[row] = t.diagonal ? dscale / 2 : dscale;
+    t.rows.of(kDBias)[row] = t.diagonal ? dbias / 2 : dbias;
 }
 
 // An absent row has sums of 0, and adds nothing to those of the columns.

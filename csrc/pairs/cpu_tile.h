@@ -15,7 +15,7 @@ constexpr std::int64_t kMost = 512;
 // e = 2^(base2 (s - end)); and of the positives' s and number. Contrast::each has two more sums, which need
 // those of the negatives. The gradient has those of s dL/dz and of dL/dz, which the rows of a tile have
 // alone.
-enum Sum { kEnd, kNegativeEnd, kE, kNegativeE, kCosine, kNumber, kLoss, kAbove, kSlope, kShift, kSums };
+enum Sum { kEnd, kNegativeEnd, kE, kNegativeE, kCosine, kNumber, kLoss, kAbove, kDScale, kDBias, kSums };
 
 // Logits are scale s + bias. The bias cancels but in the logarithm of a sum.
 template <class T>
@@ -32,7 +32,7 @@ struct Logits {
           form(static_cast<Contrast>(problem.form)) {}
 };
 
-// What the gradient takes of a row: dL/dz is e `negative` of a negative, and e `positive` - `constant` of a
+// Factors of a row in its gradient: dL/dz is e `negative` of a negative, and e `positive` - `constant` of a
 // positive, or -`positive` sigmoid(`constant` - z) with Contrast::each.
 enum Factor { kPositiveFactor, kNegativeFactor, kConstant, kPositiveStart, kNegativeStart, kFactors };
 
@@ -63,7 +63,7 @@ struct Tile {
     int sides() const { return diagonal ? 2 : 1; }
 };
 
-// What is done with all elements of a tile. kCosines comes after its product, kEnds before kExponentials.
+// A pass over all elements of a tile. kCosines comes after its product, kEnds before kExponentials.
 enum Pass { kCosines, kEnds, kExponentials, kPositives, kGradient, kGradientOfEach };
 
 template <class T>

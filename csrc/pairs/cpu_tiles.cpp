@@ -46,13 +46,13 @@ struct Side {
     // A sum of e, in terms of its end.
     void add_exponentials(std::int64_t first, const Edge<T>& edge, double base2, Sum end, Sum e) {
         for (std::int64_t x = 0; x < edge.count; ++x) {
-            const double met = edge.of(end)[x];
+            const double of_tile = edge.of(end)[x];
             double& known = of(end, first + x);
-            if (met == -kInfinity<double>) continue;
-            const double before = met > known ? std::exp2(base2 * (known - met)) : 1.0;
-            const double now = met > known ? 1.0 : std::exp2(base2 * (met - known));
+            if (of_tile == -kInfinity<double>) continue;
+            const double before = of_tile > known ? std::exp2(base2 * (known - of_tile)) : 1.0;
+            const double now = of_tile > known ? 1.0 : std::exp2(base2 * (of_tile - known));
             of(e, first + x) = of(e, first + x) * before + edge.of(e)[x] * now;
-            known = std::max(known, met);
+            known = std::max(known, of_tile);
         }
     }
 };
@@ -108,8 +108,9 @@ struct TileSweep {
     const std::int64_t size = tile_rows(std::min(rows.n, columns.n), tiles.threads);
     Rounds rounds{(rows.n + size - 1) / size, (columns.n + size - 1) / size, tiles.alone};
     const int lanes = static_cast<int>(std::min<std::int64_t>(tiles.threads, rounds.tasks()));
-    const std::int64_t kept = std::min(rounds.tasks(), tiles.kept / std::int64_t(sizeof(T) * size * size));
-    const Buffer<T> S = Buffer<T>((kept + lanes) * size * size);
+    const std::int64_t stored =
+        std::min(rounds.tasks(), tiles.S_bytes / std::int64_t(sizeof(T) * size * size));
+    const Buffer<T> S = Buffer<T>((stored + lanes) * size * size);
     const Buffer<T> sums = Buffer<T>(lanes * 2 * kSums * kMost);
     std::vector<char> positives = std::vector<char>(rounds.tasks());  // whether a tile has any
 
@@ -118,7 +119,7 @@ struct TileSweep {
         in_lanes(rounds.tasks(), lanes, tiles.set_threads, [&](int lane, std::int64_t task) {
             const auto place = rounds.place(task);
             if (rounds.exists(place) && (pass != kPositives || positives[task]))
-                meet(pass, lane, task, place);
+                sweep_tile(pass, lane, task, place);
             else
                 rounds.wait(place);
             rounds.leave(place);
@@ -126,15 +127,16 @@ struct TileSweep {
     }
 
   private:
-    void meet(Pass pass, int lane, std::int64_t task, const typename Rounds::Place& place) {
+    void sweep_tile(Pass pass, int lane, std::int64_t task, const typename Rounds::Place& place) {
         const std::int64_t D = tiles.D, i = place.row * size, j = place.column * size;
         const std::int64_t height = std::min(size, rows.n - i), width = std::min(size, columns.n - j);
-        const bool stays = task < kept;
+        const bool is_stored = task < stored;
         T* const own = sums.get() + lane * 2 * kSums * kMost;
-        const Tile<T> tile{S.get() + (stays ? task : kept + lane) * size * size, rows.edge(i, height, own),
-                           columns.edge(j, width, own + kSums * kMost), tiles.alone && i == j};
+        const Tile<T> tile{S.get() + (is_stored ? task : stored + lane) * size * size,
+                           rows.edge(i, height, own), columns.edge(j, width, own + kSums * kMost),
+                           tiles.alone && i == j};
         const Rows<const T> X{rows.X + i * D, D, 1}, Y{columns.X + j * D, D, 1};
-        if (pass == kExponentials || !stays) {
+        if (pass == kExponentials || !is_stored) {
             multiply(tiles.gemm, X, transposed(Y), {tile.S, width, 1}, height, width, D, false);
             pass_of_tile(tile, logits, kCosines);
         }
@@ -151,7 +153,7 @@ struct TileSweep {
             if (rows.dX) multiply(tiles.gemm, dS, Y, {rows.dX + i * D, D, 1}, height, D, width, true);
             if (columns.dX && !tile.diagonal)
                 multiply(tiles.gemm, transposed(dS), X, {columns.dX + j * D, D, 1}, width, D, height, true);
-            return rows.add(i, tile.rows, kSlope, kSums);
+            return rows.add(i, tile.rows, kDScale, kSums);
         }
         add(pass, rows, i, tile.rows);
         if (!tile.diagonal) add(pass, columns, j, tile.columns);
@@ -161,7 +163,7 @@ struct TileSweep {
     }
 
     void add(Pass pass, Side<T>& side, std::int64_t first, const Edge<T>& edge) const {
-        if (pass == kPositives) return side.add(first, edge, kLoss, kSlope);
+        if (pass == kPositives) return side.add(first, edge, kLoss, kDScale);
         side.add_exponentials(first, edge, logits.base2, kEnd, kE);
         side.add_exponentials(first, edge, logits.base2, kNegativeEnd, kNegativeE);
         side.add(first, edge, kCosine, kLoss);
@@ -194,13 +196,13 @@ void pair_contrast_tiles(const Pairs<T>& rows, const Pairs<T>& columns, const Pa
     every_row([](Side<T>& side, std::int64_t i) { begin_gradient(side, i); });
     sweep.run(kGradient);
     for (std::int64_t i = 0; i < rows.rows; ++i) {
-        problem.slope[i] = static_cast<T>(sides.front().of(kSlope, i));
-        problem.shift[i] = static_cast<T>(sides.front().of(kShift, i));
+        problem.dscale[i] = static_cast<T>(sides.front().of(kDScale, i));
+        problem.dbias[i] = static_cast<T>(sides.front().of(kDBias, i));
     }
     for (const Side<T>& side : sides)
         if (side.dX)
-            project_rows<T>({side.dX, tiles.D, 1}, {side.X, tiles.D, 1}, side.chunk.inverse_norm, side.n,
-                            tiles.D, tiles.threads);
+            subtract_radial<T>({side.dX, tiles.D, 1}, {side.X, tiles.D, 1}, side.chunk.inverse_norm, side.n,
+                               tiles.D, tiles.threads);
 }
 
 template void pair_contrast_tiles(const Pairs<float>&, const Pairs<float>&, const PairContrastProblem<float>&,

@@ -13,12 +13,12 @@ struct ContrastTiles {
     Gemm<T> gemm;
     SetThreads set_threads;
     std::int64_t D;
-    const T* X;         // (n, D) in: anchors by rows, of any length within reach
-    const T* others;    // (m, D) in: candidates
-    T* dX;              // (n, D) out: dL/dX, zeros before; or null
-    T* dothers;         // (m, D) out: likewise
-    bool alone;         // rows and columns are one batch, where a row is no candidate of itself
-    std::int64_t kept;  // bytes of S that may stay from the first pass to the last
+    const T* X;            // (n, D) in: anchors by rows, of any length within reach
+    const T* others;       // (m, D) in: candidates
+    T* dX;                 // (n, D) out: dL/dX, zeros before; or null
+    T* dothers;            // (m, D) out: likewise
+    bool alone;            // rows and columns are one batch, where a row is no candidate of itself
+    std::int64_t S_bytes;  // memory for tiles of S, which then stay from the first pass to the last
     int threads;
 
     static constexpr auto fields() {
@@ -31,14 +31,14 @@ struct ContrastTiles {
             field("dX", &ContrastTiles::dX),
             field("dothers", &ContrastTiles::dothers),
             field("alone", &ContrastTiles::alone),
-            field("kept", &ContrastTiles::kept),
+            field("S_bytes", &ContrastTiles::S_bytes),
             field("threads", &ContrastTiles::threads),
         };
     }
 };
 
 // Losses of the anchors, and of the candidates as anchors, each a chunk of all rows without S; of a batch
-// alone those of the first. With upstream gradients the sums of slope and of shift, not each entry, are of
+// alone those of the first. With upstream gradients the sums of dscale and of dbias, not each entry, are of
 // all pairs from either side. Products of n m D flops: with itself 1 for the first pass and 2 for the
 // gradients, of two towers 2 and 4; and the first ones again for what of S has not stayed.
 template <class T>

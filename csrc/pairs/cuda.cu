@@ -58,7 +58,7 @@ struct Extrema {
 
 // Negated comparisons keep a NaN, so that it reaches the result.
 template <class T>
-__device__ __forceinline__ PairMember kept_of(PairMember member, T s, const Extrema<T>& ends, T epsilon) {
+__device__ __forceinline__ PairMember informative(PairMember member, T s, const Extrema<T>& ends, T epsilon) {
     return {member.positive && !(s - epsilon >= ends.highest_negative),
             member.negative && !(s + epsilon <= ends.lowest_positive)};
 }
@@ -94,17 +94,17 @@ __global__ void __launch_bounds__(kThreads, kBlocks) pair_lse_kernel(Pairs<T> c,
     }
     T sum[2] = {T(0), T(0)}, weight[2] = {T(0), T(0)}, count[2] = {T(0), T(0)};
     for (std::int64_t x = lane; x < c.m; x += kLanes) {
-        const PairMember kept = kept_of(member_of(c, row, label, x), s[x], ends, problem.epsilon);
-        if (!kept.positive && !kept.negative) continue;
-        const T exponent = kept.positive ? alpha * (base - s[x]) - shift[0] : beta * (s[x] - base) - shift[1];
+        const PairMember pair = informative(member_of(c, row, label, x), s[x], ends, problem.epsilon);
+        if (!pair.positive && !pair.negative) continue;
+        const T exponent = pair.positive ? alpha * (base - s[x]) - shift[0] : beta * (s[x] - base) - shift[1];
         const T e = std::exp(exponent);
         const T w = problem.candidate_weights ? problem.candidate_weights[x] : T(0);
-        sum[0] += kept.positive ? e : T(0);
-        sum[1] += kept.negative ? e : T(0);
-        weight[0] += kept.positive ? w : T(0);
-        weight[1] += kept.negative ? w : T(0);
-        count[0] += kept.positive ? T(1) : T(0);
-        count[1] += kept.negative ? T(1) : T(0);
+        sum[0] += pair.positive ? e : T(0);
+        sum[1] += pair.negative ? e : T(0);
+        weight[0] += pair.positive ? w : T(0);
+        weight[1] += pair.negative ? w : T(0);
+        count[0] += pair.positive ? T(1) : T(0);
+        count[1] += pair.negative ? T(1) : T(0);
     }
     reduce<kLanes>(sum, Add{});
     T mean[2] = {T(1), T(1)};
@@ -125,10 +125,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks) pair_lse_kernel(Pairs<T> c,
     const T negative_factor = beta * mean[1] * c.upstream_negative[row * c.upstream_negative_stride] *
                               inverse_one_plus(shift[1], sum[1]);
     for (std::int64_t x = lane; x < c.m; x += kLanes) {
-        const PairMember kept = kept_of(member_of(c, row, label, x), s[x], ends, problem.epsilon);
-        const T exponent = kept.positive ? alpha * (base - s[x]) - shift[0] : beta * (s[x] - base) - shift[1];
-        const T factor = kept.positive ? positive_factor : negative_factor;
-        s[x] = kept.positive || kept.negative ? factor * std::exp(exponent) : T(0);
+        const PairMember pair = informative(member_of(c, row, label, x), s[x], ends, problem.epsilon);
+        const T exponent = pair.positive ? alpha * (base - s[x]) - shift[0] : beta * (s[x] - base) - shift[1];
+        const T factor = pair.positive ? positive_factor : negative_factor;
+        s[x] = pair.positive || pair.negative ? factor * std::exp(exponent) : T(0);
     }
 }
 
@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     if (!c.upstream_positive) return;
     const T upstream = c.upstream_positive[row * c.upstream_positive_stride];
     const T of_lse = c.upstream_negative[row * c.upstream_negative_stride];
-    T moment[2] = {T(0), T(0)};
+    T dcoefficients[2] = {T(0), T(0)};
     for (std::int64_t x = lane; x < c.m; x += kLanes) {
         const PairMember member = member_of(c, row, label, x);
         const T z = scale * s[x] + bias;
@@ -298,14 +298,14 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
                 dz -= upstream * (kForm == Contrast::inside ? std::exp(z - end[0]) / sum[1] : T(1) / count);
             if (problem.column_lse) dz += problem.column_upstream[x] * std::exp(z - problem.column_lse[x]);
         }
-        moment[0] += dz * s[x];
-        moment[1] += dz;
+        dcoefficients[0] += dz * s[x];
+        dcoefficients[1] += dz;
         s[x] = dz * scale;
     }
-    reduce<kLanes>(moment, Add{});
+    reduce<kLanes>(dcoefficients, Add{});
     if (lane != 0) return;
-    problem.slope[row] = moment[0];
-    problem.shift[row] = moment[1];
+    problem.dscale[row] = dcoefficients[0];
+    problem.dbias[row] = dcoefficients[1];
 }
 
 template <class T, Contrast kForm>

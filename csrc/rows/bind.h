@@ -35,7 +35,7 @@ void bind_rows_of(py::module_& m, const std::string& suffix) {
            "threads");
     define(m, "normalize_rows_backward_" + suffix, cpu::normalize_rows_backward<T>, "G", "U", "inverse_norm",
            "rows", "D", "threads");
-    define(m, "project_rows_" + suffix, cpu::project_rows<T>, "G", "P", "inverse_norm", "rows", "D",
+    define(m, "subtract_radial_" + suffix, cpu::subtract_radial<T>, "G", "P", "inverse_norm", "rows", "D",
            "threads");
     define(m, "cosines_at_" + suffix, cpu::cosines_at<T>, "P", "X", "places", "cosines", "count", "rows",
            "each", "D", "threads");

@@ -145,8 +145,8 @@ ROBUSTDML_HD void cosines_range(const Rows<const T>& P, const Rows<const T>& X, 
                                          std::int64_t begin, std::int64_t end, std::int64_t D) {          \
         remove_along<true>(G, U, n, begin, end, D);                                                       \
     }                                                                                                     \
-    ROBUSTDML_CLONES void project_clone(const Rows<T>& G, const Rows<const T>& P, const T* n,             \
-                                        std::int64_t begin, std::int64_t end, std::int64_t D) {           \
+    ROBUSTDML_CLONES void radial_clone(const Rows<T>& G, const Rows<const T>& P, const T* n,              \
+                                       std::int64_t begin, std::int64_t end, std::int64_t D) {            \
         remove_along<false>(G, P, n, begin, end, D);                                                      \
     }                                                                                                     \
     ROBUSTDML_CLONES void cosines_clone(                                                                  \
@@ -188,10 +188,10 @@ void normalize_rows_backward(Rows<T> G, Rows<const T> U, const T* inverse_norm, 
 }
 
 template <class T>
-void project_rows(Rows<T> G, Rows<const T> P, const T* inverse_norm, std::int64_t rows, std::int64_t D,
-                  int threads) {
+void subtract_radial(Rows<T> G, Rows<const T> P, const T* inverse_norm, std::int64_t rows, std::int64_t D,
+                     int threads) {
     in_parts(rows, threads, rows * D > kFewElements,
-             [&](std::int64_t begin, std::int64_t end) { project_clone(G, P, inverse_norm, begin, end, D); });
+             [&](std::int64_t begin, std::int64_t end) { radial_clone(G, P, inverse_norm, begin, end, D); });
 }
 
 template <class T>
@@ -209,7 +209,7 @@ void cosines_at(Rows<const T> P, Rows<const T> X, const std::int64_t* places, T*
     template bool normalize_rows<T>(Rows<const T>, Rows<T>, T*, std::int64_t, std::int64_t, int);          \
     template void normalize_rows_backward<T>(Rows<T>, Rows<const T>, const T*, std::int64_t, std::int64_t, \
                                              int);                                                         \
-    template void project_rows<T>(Rows<T>, Rows<const T>, const T*, std::int64_t, std::int64_t, int);      \
+    template void subtract_radial<T>(Rows<T>, Rows<const T>, const T*, std::int64_t, std::int64_t, int);   \
     template void cosines_at<T>(Rows<const T>, Rows<const T>, const std::int64_t*, T*, std::int64_t,       \
                                 std::int64_t, std::int64_t, std::int64_t, int);
 ROBUSTDML_STAMP(float)

@@ -35,10 +35,10 @@ void normalize_rows_backward(Rows<T> G,              // (rows, D) in: dL/dU, out
 // G[i] -= (G[i].u) u with u = P[i] / |P[i]|: the Jacobian of the normalisation where the products ran on P
 // itself, and the factor 1 / |P[i]| is in G already.
 template <class T>
-void project_rows(Rows<T> G,              // (rows, D) in/out
-                  Rows<const T> P,        // (rows, D) in
-                  const T* inverse_norm,  // (rows,) in
-                  std::int64_t rows, std::int64_t D, int threads);
+void subtract_radial(Rows<T> G,              // (rows, D) in/out
+                     Rows<const T> P,        // (rows, D) in
+                     const T* inverse_norm,  // (rows,) in
+                     std::int64_t rows, std::int64_t D, int threads);
 
 // cosines[i, j] = cosine of X[i] with P[places[i, j]]: 0 where one of them is a zero row, infinity instead of
 // NaN, -infinity where the place is none.

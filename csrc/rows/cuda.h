@@ -5,7 +5,7 @@
 
 namespace robustdml::cuda {
 
-// What the addresses point to. The arithmetic, and inverse_norm, are double where U is double, else float.
+// Element types of the matrices. The arithmetic, and inverse_norm, are double where U is double, else float.
 enum class Element { f16, bf16, f32, f64 };
 
 // U[i] = P[i] / |P[i]| and inverse_norm[i] = 1 / |P[i]|; a zero row, shorter than the smallest normal number,

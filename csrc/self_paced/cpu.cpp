@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 16;  // steps drawn at a time: they stay in the first cache
 
-// What a step reads of a sample lies together: one cache line serves a small class.
+// All that a step reads of a sample, side by side: one cache line serves a small class.
 template <class T>
 struct Sample {
     T weight;

@@ -1,4 +1,4 @@
-// What the descent of the sample weights is given.
+// Arguments of the descent of the sample weights.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ class Nearest {
         least_ = values[k_ - 1];
     }
 
-    // What a candidate has to exceed.
+    // A candidate has to exceed this similarity.
     T threshold() const { return least_; }
 
     // Takes those of up to kBlock similarities that exceed the threshold. No branch: chance would decide it.
@@ -129,7 +129,7 @@ void similarity_sweep(const Sweep<T>& sweep, T* S, std::int64_t row_stride) {
         const std::int64_t first = chunk * sweep.chunk_rows;
         const std::int64_t count = std::min(sweep.chunk_rows, sweep.rows - first);
         LaneMemory<T>& own = memory[lane];
-        const Rows<const T> P = rows_met(sweep, own.P.get(), first, count);
+        const Rows<const T> P = selected_rows(sweep, own.P.get(), first, count);
         const Rows<const T> V = sweep.normalize ? unit_rows(sweep, own, P, count) : P;
         multiply(sweep.gemm, {sweep.X, sweep.D, 1}, transposed(V), Rows<T>{S + first, row_stride, 1}, sweep.B,
                  count, sweep.D, false);
@@ -140,12 +140,12 @@ template <class T>
 void nearest_sweep(const Sweep<T>& sweep, std::int64_t first_column, const std::int64_t* excluded,
                    std::int64_t k, T* values, std::int64_t* indices) {
     std::vector<Nearest<T>> nearest(sweep.lanes(), Nearest<T>(k));
-    sweep_lanes(sweep, [&](const Similar<T>& similar) {
-        Nearest<T>& own = nearest[similar.lane];
-        for (std::int64_t i = 0; i < similar.count; ++i) {
-            const std::int64_t row = similar.first + i;
+    sweep_lanes(sweep, [&](const Chunk<T>& part) {
+        Nearest<T>& own = nearest[part.lane];
+        for (std::int64_t i = 0; i < part.count; ++i) {
+            const std::int64_t row = part.first + i;
             own.begin_row(values + row * k, indices + row * k);
-            scan_clone(similar.S + i * sweep.B, sweep.B, first_column, excluded ? excluded[row] : -1, own);
+            scan_clone(part.S + i * sweep.B, sweep.B, first_column, excluded ? excluded[row] : -1, own);
         }
     });
 }

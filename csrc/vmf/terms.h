@@ -1,4 +1,4 @@
-// What is compiled: every function with every pair of lengths of its two series. Lengths known to the
+// Compiled variants: every function with every pair of lengths of its two series. Lengths known to the
 // compiler leave no loop in a function.
 #pragma once
 

@@ -21,7 +21,7 @@ class Card:
     chunk_least_mb: int  # a chunk takes 1 / chunk_share of the card's memory, at least and at most so many megabytes
     chunk_most_mb: int
     chunk_share: int
-    kept_share: int  # what stays from forward to backward takes at most 1 / kept_share of the card's memory
+    saved_share: int  # what forward saves for backward takes at most 1 / saved_share of the card's memory
     fused_columns: int | None  # embedding sizes up to this one take the fused forward; None: all that it serves
     tiles: Mapping[str, Mapping[str, int]]  # by kernel
 

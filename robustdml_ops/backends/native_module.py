@@ -28,7 +28,7 @@ SUFFIX = {torch.float32: "f32", torch.float64: "f64", torch.bfloat16: "bf16", to
 _COMPUTE = (torch.float32, torch.float64)
 
 KB = 1 << 10
-# What a chunk brings into the cache of one core: its similarities, rows and their gradient. Measured: 256 rows are best
+# Bytes of a chunk in the cache of one core: its similarities, rows and their gradient. Measured: 256 rows are best
 # at B = 256 and at 1024, 96 to 128 at 4096 (docs/design.md).
 _CHUNK, _LEAST, _MOST = 1280 * KB, 96, 256
 # at::native::cpublas::brgemm of bfloat16 matrices, by pairs of rows or not, and brgemm_release.

@@ -98,7 +98,7 @@ def _error(found: list[Tensor], exact: list[Tensor]) -> float:
 
 
 def wrong(room: Room, device: torch.device, found: Mapping[str, float | str]) -> dict[str, str]:
-    """What is wrong with each case that failed."""
+    """An error message for each case that failed."""
     told = {}
     for name, error in found.items():
         most = room.cases[name].tolerance(device)

@@ -33,9 +33,9 @@ def chunk_rows(classes: int, per_class: int, device: torch.device, on_the_way: i
     return min(largest, -(-classes // max(1, chunks) // 64) * 64) if classes else largest
 
 
-def bytes_to_keep(device: torch.device) -> int:
-    """Bytes of similarities that may stay between forward and backward: a share of a GPU's memory, 0 on the CPU."""
-    return memory(device) // card(device).kept_share if device.type == "cuda" else 0
+def bytes_to_save(device: torch.device) -> int:
+    """Bytes that forward may save for backward: a share of a GPU's memory, 0 on the CPU."""
+    return memory(device) // card(device).saved_share if device.type == "cuda" else 0
 
 
 def cache_rows(per_class: int, device: torch.device) -> int:
@@ -128,32 +128,38 @@ class Chunk(NamedTuple):
     X_scale: Tensor | None = None  # (B,) as ``scale``, where the embeddings are not normalised
 
 
+class Swept(NamedTuple):
+    """The rows that a sweep takes in chunks: proxies, or one side of pairs."""
+
+    proxies: Tensor  # (C, D) or more rows
+    name: str = "proxies"  # for messages
+    selected: Tensor | None = None  # (C,) int64, distinct: which rows of ``proxies``; None: all
+    normalize: bool = True  # whether they are scaled to length 1
+    together: int = 1  # rows of a class, which no chunk cuts apart
+    per_row: int = 0  # elements that a row brings into a chunk beside itself, its similarities and its gradient
+
+
 class Similarities:
     """All similarities of a batch with C proxies, a chunk at a time; :meth:`backward` takes its dL/dS."""
 
     def __init__(
         self,
         embeddings: Tensor,
-        proxies: Tensor,
+        swept: Swept,
         compute: torch.dtype,
         operand: torch.dtype,
         backend: RowsBackend,
-        per_class: int = 0,
-        together: int = 1,
-        normalize: bool = True,
-        names: tuple[str, str] = ("embeddings", "proxies"),
-        selected: Tensor | None = None,
-        kept: Tensor | None = None,
+        E: Tensor | None = None,
+        name: str = "embeddings",
         as_they_are: bool = False,
     ) -> None:
         (B, D), new = embeddings.shape, embeddings.new_empty
         self.operand, operand = operand, product_dtype(operand, compute, embeddings.device)
-        self.backend, self.embeddings, self.proxies, self.compute = backend, embeddings, proxies, compute
-        self.names, self.together, self.per_class = names, together, per_class
-        self.normalize, self.columns = normalize, backend.reads_columns(proxies)
-        self.selected, self.count = selected, count_selected(proxies, selected)
+        self.backend, self.embeddings, self.name, self.compute = backend, embeddings, name, compute
+        self.swept, self.proxies, self.selected = swept, swept.proxies, swept.selected
+        self.columns, self.count = backend.reads_columns(swept.proxies), count_selected(swept.proxies, swept.selected)
         # dL/dS of all classes but for a factor of each sample, (C, B) operand type: backward needs no S.
-        self.kept = kept
+        self.E = E
         self.X_inverse_norm = new(B, dtype=compute)
         # Many embeddings need no copy where the epilogue of the caller knows ``X_scale`` of a chunk.
         X = backend.as_they_are(embeddings, operand) if as_they_are and operand == compute else None
@@ -163,7 +169,7 @@ class Similarities:
             X = new((B, D), dtype=operand)
             self.short = backend.normalize_rows(embeddings, X, self.X_inverse_norm)
         self.X = X
-        # The embeddings as dP multiplies them: with ``kept`` times its factors, which X_inverse_norm brings into dX.
+        # The embeddings as dP multiplies them: with ``E`` times its factors, which X_inverse_norm brings into dX.
         self.weighted = self.X
         self.dX: Tensor | None = None
         self.dP: Tensor | None = None
@@ -171,10 +177,10 @@ class Similarities:
 
     @cached_property
     def rows(self) -> int:
-        """Classes a chunk, a multiple of ``together``."""
-        B, D = self.embeddings.shape
-        most = chunk_rows(self.count, B + 2 * D + self.per_class, self.X.device, B * self.backend.temporaries)
-        return min(self.count, max(1, most // self.together) * self.together)
+        """Rows a chunk, a multiple of ``together``."""
+        (B, D), together = self.embeddings.shape, self.swept.together
+        most = chunk_rows(self.count, B + 2 * D + self.swept.per_row, self.X.device, B * self.backend.temporaries)
+        return min(self.count, max(1, most // together) * together)
 
     def want_gradients(self, embeddings: bool, proxies: bool, update: ProxyUpdate | None = None) -> None:
         """Allocate the gradients that :meth:`backward` adds to; an ``update`` takes that of the proxies by chunks."""
@@ -187,10 +193,10 @@ class Similarities:
 
     def __iter__(self) -> Iterator[Chunk]:
         new, B = self.embeddings.new_empty, len(self.X)
-        multiplies = self.kept is None or not self.differentiates
+        multiplies = self.E is None or not self.differentiates
         S = new((self.rows if multiplies else 0, B), dtype=self.compute)
         inverse_norm = new(self.rows, dtype=self.compute)
-        rounds = self.kept is None and self.backend.rounds and self.X.dtype != self.compute and self.differentiates
+        rounds = self.E is None and self.backend.rounds and self.X.dtype != self.compute and self.differentiates
         dS = new((self.rows, B), dtype=self.X.dtype) if rounds else None
         U: Tensor | None = None
         for first in range(0, self.count, self.rows):
@@ -198,11 +204,11 @@ class Similarities:
             count = last - first
             P = self.proxies[first:last] if self.selected is None else rows_at(self.proxies, self.selected[first:last])
             norm, scale, short = inverse_norm[:count], None, False
-            V = self.backend.as_they_are(P, self.X.dtype) if self.normalize else P.to(self.X.dtype)
+            V = self.backend.as_they_are(P, self.X.dtype) if self.swept.normalize else P.to(self.X.dtype)
             if V is not None:
                 if multiplies:
                     product(V, self.X.t(), S[:count])
-                if self.normalize:
+                if self.swept.normalize:
                     # Without S only finish() needs lengths.
                     known = not multiplies or self.backend.inverse_norms(V, norm)
                     V, scale = (V, norm) if known else (None, None)
@@ -215,7 +221,7 @@ class Similarities:
             G = None
             if scale is not None and rounds and (self.dP is not None or self.update is not None):
                 G = self._gradient_rows(first, last, self.X.dtype, by_columns(P))
-            part = dS[:count] if dS is not None else None if self.kept is None else self.kept[first:last]
+            part = dS[:count] if dS is not None else None if self.E is None else self.E[first:last]
             yield Chunk(first, last, S[:count], V, norm, short, scale, part, G, self.X_scale)
 
     @property
@@ -240,16 +246,16 @@ class Similarities:
             accumulate(dV, dS, self.X)
         else:
             # Rows as they are: the proxies' type, and layout.
-            same = self.proxies.dtype == dS.dtype and (chunk.scale is not None or not self.normalize)
+            same = self.proxies.dtype == dS.dtype and (chunk.scale is not None or not self.swept.normalize)
             dtype, columns = (dS.dtype, by_columns(chunk.V)) if same else (self.compute, self.columns)
             dV = product(dS, self.weighted, self._gradient_rows(chunk.first, chunk.last, dtype, columns))
-            if self.normalize:
+            if self.swept.normalize:
                 self.backend.finish(dV, chunk.V, chunk.inverse_norm, unit=chunk.scale is None)
         if self.update is not None:
             self.update.take(chunk.first, dV)
         elif self.dP is not None:
             if chunk.short:
-                check_gradient_fits(dV, chunk.inverse_norm, self.names[1], chunk.first)
+                check_gradient_fits(dV, chunk.inverse_norm, self.swept.name, chunk.first)
             if dV.untyped_storage()._cdata != self.dP.untyped_storage()._cdata:  # made elsewhere
                 self.dP[chunk.first : chunk.last] = dV
 
@@ -261,20 +267,21 @@ class Similarities:
 
     def check_proxy_gradients(self) -> None:
         """No gradient of a short proxy is beyond its type, of all proxies at once."""
-        if self.dP is not None and self.normalize:
-            check_gradient_fits(self.dP, inverse_lengths(self.proxies.to(self.compute)), self.names[1])
+        if self.dP is not None and self.swept.normalize:
+            check_gradient_fits(self.dP, inverse_lengths(self.proxies.to(self.compute)), self.swept.name)
 
-    def native_fields(self, per_row: int = 0) -> dict[str, Any]:
-        """The fields of a ``Sweep`` by lanes; ``per_row``: more elements that a row brings into the cache."""
+    def native_fields(self) -> dict[str, Any]:
+        """The fields of a ``Sweep`` by lanes."""
         dP, update = self.dP, self.update
-        fields = module.product_fields(self.X, self.proxies, self.count, self.normalize, per_row, self.together)
+        normalize, together, per_row = self.swept[3:]
+        fields = module.product_fields(self.X, self.proxies, self.count, normalize, per_row, together)
         half = self.operand == torch.bfloat16 and not by_columns(self.proxies) and module.bfloat16_pays()
         brgemm, release = module.bfloat16_product() if half and torch.backends.mkldnn.enabled else (0, 0)
         return {
             **fields,
             "brgemm": brgemm,
             "brgemm_release": release,
-            "met": module.address(self.selected),
+            "selected": module.address(self.selected),
             "dX": 0 if self.dX is None else self.dX.zero_().data_ptr(),
             "dP": module.address(dP),
             "dP_row_stride": 0 if dP is None else dP.stride(0),
@@ -287,5 +294,5 @@ class Similarities:
         if self.dX is not None:
             self.backend.finish(self.dX, self.X, self.X_inverse_norm, unit=self.X_scale is None)
             if self.short:
-                check_gradient_fits(self.dX, self.X_inverse_norm, self.names[0])
+                check_gradient_fits(self.dX, self.X_inverse_norm, self.name)
         return self.dX, self.dP

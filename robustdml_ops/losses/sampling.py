@@ -1,4 +1,4 @@
-"""Sampled negatives: in each step a loss meets the classes of its batch and a random sample of the others."""
+"""Sampled negatives: in each step a loss takes the classes of its batch and a random sample of the others."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

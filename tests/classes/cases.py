@@ -46,27 +46,27 @@ class Case:
         self.settings |= {"gamma": 0.2, "normalize": normalize}
         self.drop = None if drop is None else torch.linspace(drop - 0.2, drop + 0.2, B, dtype=torch.float64)
 
-    def run(self, backend, device=HERE, dtype=torch.float32, operand=None, fused=False, keeps=False):
-        """lse, target, dX and dP, maybe from kept terms; the fused forward has none to go back through."""
+    def run(self, backend, device=HERE, dtype=torch.float32, operand=None, fused=False, saves=False):
+        """lse, target, dX and dP, maybe from saved terms; the fused forward has none to go back through."""
         X, P = (tensor.to(device, operand or dtype) for tensor in (self.embeddings, self.proxies))
         to = lambda tensor: None if tensor is None else tensor.to(device, dtype)  # noqa: E731
         labels, operand = LabelSets.of(self.labels.to(device), self.labels.dim() == 2), operand_dtype(dtype, X)
         given = {"scale": to(self.scale), "bias": to(self.bias), "drop_above": to(self.drop), **self.settings}
         problem = ClassProblem(labels=labels, **given)
-        kept = X.new_empty((self.C, self.B), dtype=operand) if keeps else None
-        results = class_sweep(X, P, problem, backend, operand, differentiable=not fused, kept=kept)
+        E = X.new_empty((self.C, self.B), dtype=operand) if saves else None
+        results = class_sweep(X, P, problem, backend, operand, differentiable=not fused, E=E)
         if fused:
             return dict(zip(("lse", "target"), results, strict=True))
         upstream = tuple(map(to, self.upstream))
         given = (problem, results, upstream, backend, operand, (True, True))
-        gradients = class_sweep_backward(X, P, *given, kept=kept)
+        gradients = class_sweep_backward(X, P, *given, E=E)
         return dict(zip(("lse", "target", "dX", "dP"), (*results, *gradients), strict=True))
 
-    def check(self, backend, device=HERE, dtype=torch.float32, operand=None, fused=False, keeps=False):
+    def check(self, backend, device=HERE, dtype=torch.float32, operand=None, fused=False, saves=False):
         """|ours − exact| ≤ 4 · |eager in the same type − exact| + a few roundings, and NaN where eager has it."""
         if operand is not None:
             self.embeddings, self.proxies = (x.to(operand).double() for x in (self.embeddings, self.proxies))
-        ours = self.run(backend, device, dtype, operand, fused, keeps)
+        ours = self.run(backend, device, dtype, operand, fused, saves)
         eager = self.run(EAGER, device, dtype, operand)
         exact = self.run(EAGER, torch.device("cpu"), torch.float64)
         assert torch.equal(ours["lse"].isnan(), eager["lse"].isnan())

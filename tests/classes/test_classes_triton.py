@@ -32,8 +32,8 @@ def test_as_exact_as_eager(shape, pooling, H, operand, fused, monkeypatch):
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("exclude", [False, True])
 @pytest.mark.parametrize("shape", nightly_but(SHAPES[:2], SHAPES))
-def test_kept_terms_are_as_exact_as_eager(shape, exclude):
-    Case(shape, scale=None, bias=False, exclude=exclude).check(TRITON, keeps=True)
+def test_saved_terms_are_as_exact_as_eager(shape, exclude):
+    Case(shape, scale=None, bias=False, exclude=exclude).check(TRITON, saves=True)
 
 
 @pytest.mark.usefixtures("small_chunks")

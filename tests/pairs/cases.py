@@ -9,6 +9,7 @@ import torch
 from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.ops import pair_hinge
 from robustdml_ops.ops.pairs.problem import (
+    Arithmetic,
     DistanceLimits,
     PairContrastProblem,
     PairHingeProblem,
@@ -65,7 +66,7 @@ def sweep(backend, name, shape, dtype, device, upstream="vector"):
     problem = problems(PairSets.of(y, z, first), dtype, m or n, device)[name]
     factors = normal(2, *(() if upstream == "scalar" else (n,))).to(device, dtype)
     want = (False, False) if upstream is None else (True, True, True)
-    return pair_sweep(X, C, problem, tuple(factors), backend, dtype, dtype, want)
+    return pair_sweep(X, C, problem, tuple(factors), Arithmetic(backend, dtype, dtype), want)
 
 
 def assert_same_as_eager(backend, name, shape, dtype, device, upstream="vector"):
@@ -114,9 +115,11 @@ def assert_near_rows_keep_their_distance(backend, shape, types, device):
     problem = PairHingeProblem(PairSets.of(y.to(device), z if z is None else z.to(device)), 0.0, -3.0, 0.0, 0.0, True)
     X, C = X.to(device), C if C is None else C.to(device)
     upstream = (torch.ones((), dtype=dtype, device=device),) * 2
-    ours = pair_sweep(X, C, problem, upstream, backend, dtype, dtype, (True, True))
-    theirs = pair_sweep(X, C, problem, upstream, EAGER, dtype, dtype, (True, True))
-    exact = pair_sweep(X.double(), C if C is None else C.double(), problem, None, EAGER, torch.float64, torch.float64)
+    ours = pair_sweep(X, C, problem, upstream, Arithmetic(backend, dtype, dtype), (True, True))
+    theirs = pair_sweep(X, C, problem, upstream, Arithmetic(EAGER, dtype, dtype), (True, True))
+    exact = pair_sweep(
+        X.double(), C if C is None else C.double(), problem, None, Arithmetic(EAGER, torch.float64, torch.float64)
+    )
     assert torch.equal(ours.counts, exact.counts)
     assert ours.counts[0].any() or D == 1
     # What lies beyond the limit comes from a cosine.
@@ -158,7 +161,7 @@ def assert_a_nan_reaches_the_result(backend, device):
     X[2] = torch.nan
     sets = PairSets.of(torch.tensor([0, 0, 1, 1, 2, 2], device=device), None)
     for problem in problems(sets, torch.float32, 6, device).values():
-        result = pair_sweep(X, None, problem, None, backend, torch.float32, torch.float32)
+        result = pair_sweep(X, None, problem, None, Arithmetic(backend, torch.float32, torch.float32))
         assert torch.isnan(result.positive + result.negative).any()
 
 
@@ -168,5 +171,7 @@ def assert_a_set_that_mining_empties_has_the_sum_0(backend, dtype, device):
     sets = PairSets.of(torch.zeros(20).long().to(device), None)
     for alpha, beta in ((2000.0, 50.0), (2.0, 2000.0)):
         problem = PairLSEProblem(sets, alpha, beta, 0.5, 0.1, None)
-        result = pair_sweep(X, None, problem, (torch.ones(20).to(X),) * 2, backend, dtype, dtype, (True, False))
+        result = pair_sweep(
+            X, None, problem, (torch.ones(20).to(X),) * 2, Arithmetic(backend, dtype, dtype), (True, False)
+        )
         assert not result.positive.any() and not result.negative.any() and not result.danchors.any()

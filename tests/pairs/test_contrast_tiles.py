@@ -37,18 +37,18 @@ def test_same_as_eager(name, dtype):
 
 @pytest.mark.parametrize("name", CASES)
 def test_same_bits_whether_tiles_stay_or_are_made_again(name, monkeypatch):
-    kept = sweep(BACKENDS["native"], name, (257, None, 9), torch.float32, "cpu")
+    stored = sweep(BACKENDS["native"], name, (257, None, 9), torch.float32, "cpu")
     for bytes_ in (0, 5 * 4 * 128**2):
-        monkeypatch.setattr(native, "_KEPT", bytes_)
+        monkeypatch.setattr(native, "_S_BYTES", bytes_)
         again = sweep(BACKENDS["native"], name, (257, None, 9), torch.float32, "cpu")
         for field in FIELDS:
-            assert getattr(kept, field) is None or torch.equal(getattr(kept, field), getattr(again, field)), field
+            assert getattr(stored, field) is None or torch.equal(getattr(stored, field), getattr(again, field)), field
 
 
-@pytest.mark.parametrize("kept", [0, 1 << 20])
+@pytest.mark.parametrize("bytes_", [0, 1 << 20])
 @pytest.mark.parametrize("m", [0, 90])
-def test_two_towers(kept, m, monkeypatch):
-    monkeypatch.setattr(native, "_KEPT", kept)
+def test_two_towers(bytes_, m, monkeypatch):
+    monkeypatch.setattr(native, "_S_BYTES", bytes_)
     generator = torch.Generator().manual_seed(0)
     a, b, more = (torch.randn(n, 9, generator=generator, dtype=torch.float64) for n in (200, 200, m))
     weights = torch.rand(200, generator=generator, dtype=torch.float64).masked_fill(torch.arange(200) % 5 == 0, 0)

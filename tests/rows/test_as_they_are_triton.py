@@ -70,26 +70,26 @@ def anchors(sets, X, P, labels, backend, compute, operand, update=None):
     return [value for name, value in vars(result).items() if value is not None and name != "total"]
 
 
-def classes(pooling, X, P, labels, backend, compute, operand, update=None, keeps=False):
-    """With ``keeps`` of one scale, and from the terms that forward kept, but in float64."""
+def classes(pooling, X, P, labels, backend, compute, operand, update=None, saves=False):
+    """With ``saves`` of one scale, and from the terms that forward saved, but in float64."""
     H = 1 if pooling == "none" else 3
     generator = torch.Generator().manual_seed(2)
     draw = lambda n: torch.rand(n, generator=generator, dtype=F64).to(X.device, compute)  # noqa: E731
     rows, n = (None, C) if update is None else (update.rows, len(update.rows))
     settings = {"target_bias": 0.3, "exclude_target": False, "centers": H, "pooling": pooling, "gamma": 0.2}
-    scale, bias = (8 * draw(n // H), draw(n // H)) if not keeps else (X.new_full((), 8.0, dtype=compute), None)
+    scale, bias = (8 * draw(n // H), draw(n // H)) if not saves else (X.new_full((), 8.0, dtype=compute), None)
     problem = ClassProblem(LabelSets.of(labels % (n // H)), scale, bias, normalize=True, **settings)
-    E = X.new_empty((n, len(X)), dtype=operand) if keeps and compute == F32 else None
+    E = X.new_empty((n, len(X)), dtype=operand) if saves and compute == F32 else None
     results = class_sweep(X, P, problem, CLASSES[backend], operand, True, rows, E)
     upstream = draw(len(X)), draw(len(X))
     given = (problem, results, upstream, CLASSES[backend], operand, (True, True), update, E)
     return [value for value in (*results, *class_sweep_backward(X, P, *given)) if value is not None]
 
 
-kept = partial(classes, "none", keeps=True)
+saved = partial(classes, "none", saves=True)
 OPS = {f"anchors, {sets}": partial(anchors, sets) for sets in ("labels", "confidences")}
 OPS |= {f"classes, {pooling}": partial(classes, pooling) for pooling in ("none", "max", "softmax")}
-OPS["classes, kept"] = kept
+OPS["classes, saved"] = saved
 
 
 def matrices(shape, scale=1.0, spread=1.0):
@@ -105,7 +105,7 @@ def matrices(shape, scale=1.0, spread=1.0):
 
 
 class TakenRows:
-    """An update that keeps the gradients it is given."""
+    """An update that saves the gradients it is given."""
 
     def __init__(self, rows=None):
         self.rows, self.taken = rows, []
@@ -130,7 +130,7 @@ def both_ways(op, X, P, labels, monkeypatch):
         context.setattr(Similarities, "backward", lambda self, chunk: seen.append(chunk) or backward(self, chunk))
         ours = op(X, P, labels, "triton", F32, BF16)
         assert seen
-        assert all((chunk.G is None) == (op is kept) and chunk.V.dtype == P.dtype for chunk in seen)
+        assert all((chunk.G is None) == (op is saved) and chunk.V.dtype == P.dtype for chunk in seen)
         assert all(chunk.V.data_ptr() == P[chunk.first].data_ptr() for chunk in seen)
         context.setattr(TritonRows, "as_they_are", lambda *_: None)
         units = op(X, P, labels, "triton", F32, BF16)

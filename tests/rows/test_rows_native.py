@@ -7,7 +7,7 @@ import torch
 
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.engine.rows.backends import NativeRows, RowsBackend
-from robustdml_ops.engine.similarity_chunks import Similarities
+from robustdml_ops.engine.similarity_chunks import Similarities, Swept
 
 NATIVE, EAGER = NativeRows(), RowsBackend()
 # A single row or column, sizes around vectors and blocks, no column at all.
@@ -144,7 +144,7 @@ def test_gradient_of_proxies_by_columns(cuda_device, dtype, small_chunks):
     X, P = torch.randn(9, 12).to(cuda_device), torch.randn(12, 20).to(cuda_device, dtype).t()
     gradients = []
     for backend in (NATIVE, EAGER):
-        similarities = Similarities(X, P, torch.float32, torch.float32, backend)
+        similarities = Similarities(X, Swept(P), torch.float32, torch.float32, backend)
         similarities.want_gradients(True, True)
         for chunk in similarities:
             chunk.S.sin_()  # stands for an epilogue

@@ -51,7 +51,7 @@ class BlockSums {
             const bool is_left = block / width % 2 == 0;
             const std::int64_t left = is_left ? block : block - width, right = left + width;
             if (right >= blocks_) continue;
-            if (!meets(is_left ? right : left, block, width)) return;
+            if (!is_complete(is_left ? right : left, block, width)) return;
             add(sum(left), sum(right));
             const std::lock_guard<std::mutex> hold(lock_);
             unused_.push_back(std::move(halves_[right].own));
@@ -68,7 +68,7 @@ class BlockSums {
     T* sum(std::int64_t first) { return first == 0 ? total_ : halves_[first].own.get(); }
 
     // Whether the half that begins at `other` is complete; else the one at `own` waits for it.
-    bool meets(std::int64_t other, std::int64_t own, std::int64_t width) {
+    bool is_complete(std::int64_t other, std::int64_t own, std::int64_t width) {
         const std::lock_guard<std::mutex> hold(lock_);
         if (halves_[other].width == width) return true;
         halves_[own].width = width;

@@ -1,4 +1,4 @@
-// What the epilogues of the CPU share: a row's scale, and sums beside a one.
+// Shared by the epilogues of the CPU: a row's scale, and sums beside a one.
 #pragma once
 
 #include <algorithm>

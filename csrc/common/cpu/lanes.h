@@ -1,5 +1,5 @@
 // A sweep on the CPU: each thread is a lane that takes chunks of rows on its own, from the first product to
-// the gradient of its rows, and all meet once, at the end.
+// the gradient of its rows, and all wait for each other once, at the end.
 //
 // A chunk's similarities fit the cache of one core, and its products run on that core alone. So no thread
 // waits for another between the steps of a chunk: a thread that the machine has put aside holds up the end,
@@ -46,11 +46,11 @@ struct Sweep {
     bool bfloat16;  // whether P and dP are; else T
     std::int64_t P_row_stride;
     std::int64_t P_column_stride;
-    std::int64_t rows;        // that are met
-    const std::int64_t* met;  // (rows,) in: which rows of P they are, distinct; null: the first ones
-    bool normalize;           // whether they are scaled to length 1
-    T* dX;                    // (B, D) out: dL/dX, or null
-    void* dP;                 // (rows, D) out: dL/dP, or null
+    std::int64_t rows;             // number of rows of the sweep
+    const std::int64_t* selected;  // (rows,) in: which rows of P they are, distinct; null: the first ones
+    bool normalize;                // whether they are scaled to length 1
+    T* dX;                         // (B, D) out: dL/dX, or null
+    void* dP;                      // (rows, D) out: dL/dP, or null
     std::int64_t dP_row_stride;
     std::int64_t dP_column_stride;
     std::int64_t chunk_rows;
@@ -72,7 +72,7 @@ struct Sweep {
             field("P_row_stride", &Sweep::P_row_stride),
             field("P_column_stride", &Sweep::P_column_stride),
             field("rows", &Sweep::rows),
-            optional_field("met", &Sweep::met),
+            optional_field("selected", &Sweep::selected),
             field("normalize", &Sweep::normalize),
             optional_field("dX", &Sweep::dX),
             optional_field("dP", &Sweep::dP),
@@ -107,9 +107,9 @@ struct Sweep {
     }
 };
 
-// A chunk, for its epilogue.
+// A chunk of the similarities, for its epilogue.
 template <class T>
-struct Similar {
+struct Chunk {
     int lane;
     std::int64_t block;
     std::int64_t first;     // row
@@ -128,7 +128,7 @@ struct LaneMemory {
     explicit LaneMemory(const Sweep<T>& sweep)
         : S(sweep.room() * sweep.B),
           inverse_norm(sweep.chunk_rows),
-          P(sweep.met || sweep.bfloat16 ? sweep.chunk_rows * sweep.D : 0) {
+          P(sweep.selected || sweep.bfloat16 ? sweep.chunk_rows * sweep.D : 0) {
         if (sweep.brgemm)
             factors.emplace(sweep.brgemm, sweep.brgemm_release, sweep.chunk_rows, sweep.B, sweep.D);
     }
@@ -144,37 +144,38 @@ struct ChunkRows {
     bool as_they_are;
 };
 
-// The rows that a chunk meets, copied from where they are in elements of type E.
+// The selected rows of a chunk, copied from where they are in elements of type E.
 template <class T, class E, class Convert>
 Rows<const T> rows_copied(const Sweep<T>& sweep, T* own, std::int64_t first, std::int64_t count,
                           Convert convert) {
-    const std::int64_t* met = sweep.met ? sweep.met + first : nullptr;
-    const Rows<const E> P = sweep.template proxies<E>(met ? 0 : first);
+    const std::int64_t* selected = sweep.selected ? sweep.selected + first : nullptr;
+    const Rows<const E> P = sweep.template proxies<E>(selected ? 0 : first);
     if (P.by_columns()) {
         for (std::int64_t d = 0; d < sweep.D; ++d) {
             const E* column = P.column(d);
             T* to = own + d * sweep.chunk_rows;
-            if (met)
-                std::transform(met, met + count, to, [=](std::int64_t row) { return convert(column[row]); });
+            if (selected)
+                std::transform(selected, selected + count, to,
+                               [=](std::int64_t row) { return convert(column[row]); });
             else
                 std::transform(column, column + count, to, convert);
         }
         return {own, 1, sweep.chunk_rows};
     }
     for (std::int64_t i = 0; i < count; ++i) {
-        const E* row = P.row(met ? met[i] : i);
+        const E* row = P.row(selected ? selected[i] : i);
         std::transform(row, row + sweep.D, own + i * sweep.D, convert);
     }
     return {own, sweep.D, 1};
 }
 
-// The rows that a chunk meets, side by side in the type of the sweep: where they are, or copied.
+// The selected rows of a chunk, side by side in the type of the sweep: where they are, or copied.
 template <class T>
-Rows<const T> rows_met(const Sweep<T>& sweep, T* own, std::int64_t first, std::int64_t count) {
+Rows<const T> selected_rows(const Sweep<T>& sweep, T* own, std::int64_t first, std::int64_t count) {
     if (sweep.bfloat16)
         return rows_copied<T, std::uint16_t>(sweep, own, first, count,
                                              [](std::uint16_t bits) { return T(from_bfloat16(bits)); });
-    if (sweep.met) return rows_copied<T, T>(sweep, own, first, count, [](T value) { return value; });
+    if (sweep.selected) return rows_copied<T, T>(sweep, own, first, count, [](T value) { return value; });
     return sweep.proxies(first);
 }
 
@@ -202,7 +203,7 @@ void multiply_batch(const Sweep<T>& sweep, const SharedFactors& shared, LaneMemo
 template <class T>
 ChunkRows<T> similarities(const Sweep<T>& sweep, const SharedFactors& shared, LaneMemory<T>& lane,
                           std::int64_t first, std::int64_t count, std::atomic<bool>& out_of_reach) {
-    const Rows<const T> P = rows_met(sweep, lane.P.get(), first, count);
+    const Rows<const T> P = selected_rows(sweep, lane.P.get(), first, count);
     multiply_batch(sweep, shared, lane, P, count);
     // Norms come after the product: it brings the rows into the cache at no cost in time.
     if (!sweep.normalize || inverse_norms(P, lane.inverse_norm.get(), count, sweep.D, 1))
@@ -258,13 +259,13 @@ void gradients(const Sweep<T>& sweep, const SharedFactors& shared, LaneMemory<T>
     const Rows<T> dP = in_place ? sweep.gradient(first) : own;
     multiply_into_rows(sweep, shared, lane, count, dP);
     if (sweep.normalize && rows.as_they_are)
-        project_rows(dP, rows.V, lane.inverse_norm.get(), count, sweep.D, 1);
+        subtract_radial(dP, rows.V, lane.inverse_norm.get(), count, sweep.D, 1);
     else if (sweep.normalize)
         normalize_rows_backward(dP, rows.V, lane.inverse_norm.get(), count, sweep.D, 1);
     if (sweep.update) {
         const Rows<const T> G{dP.data, dP.row_stride, dP.column_stride};
         sweep.update->skipped[first / sweep.chunk_rows] =
-            !update_rows(*sweep.update, G, sweep.proxies(0), first, sweep.met, count, sweep.D);
+            !update_rows(*sweep.update, G, sweep.proxies(0), first, sweep.selected, count, sweep.D);
     } else if (sweep.bfloat16) {
         store_rows(dP, sweep.template gradient<std::uint16_t>(first), count, sweep.D,
                    [](T value) { return to_bfloat16(float(value)); });
@@ -308,8 +309,8 @@ void in_lanes(std::int64_t count, int lanes, SetThreads set_threads, Run run) {
     if (error) std::rethrow_exception(error);
 }
 
-// All chunks, each with `epilogue(similar)`. True if some row was out of reach for products with the rows as
-// they are, so that its gradient may be beyond the type.
+// All chunks, each with `epilogue(chunk)`. True if some row was out of reach for products with the
+// rows as they are, so that its gradient may be beyond the type.
 template <class T, class Epilogue>
 bool sweep_lanes(const Sweep<T>& sweep, Epilogue epilogue) {
     const std::int64_t blocks = sweep.blocks(), chunks = sweep.chunks();
@@ -329,7 +330,7 @@ bool sweep_lanes(const Sweep<T>& sweep, Epilogue epilogue) {
             const std::int64_t count = std::min(sweep.chunk_rows, sweep.rows - first);
             const ChunkRows<T> rows = similarities(sweep, shared, own, first, count, out_of_reach);
             const T* scale = rows.as_they_are ? own.inverse_norm.get() : nullptr;
-            epilogue(Similar<T>{lane, block, first, count, own.S.get(), scale, own.inverse_norm.get()});
+            epilogue(Chunk<T>{lane, block, first, count, own.S.get(), scale, own.inverse_norm.get()});
             gradients(sweep, shared, own, rows, first, count, dX, chunk == begin);
         }
         sums.finish(block);

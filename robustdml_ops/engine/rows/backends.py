@@ -185,7 +185,7 @@ class NativeRows(RowsBackend):
         if unit:
             super().finish(G, V, inverse_norm, unit)
             return
-        _on_threads("project_rows", G, V, inverse_norm)
+        _on_threads("subtract_radial", G, V, inverse_norm)
 
 
 def _readable(P: Tensor, dtype: torch.dtype, columns: bool) -> Tensor:

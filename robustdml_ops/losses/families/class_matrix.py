@@ -40,7 +40,7 @@ OWN = "own"
 class StepRows(NamedTuple):
     """Rows of the class matrix in a step: of all classes, of a shard, or of the drawn classes."""
 
-    matrix: Tensor  # (M, D) or (M, H, D); with an update the whole shard, of which the sweep meets update.rows
+    matrix: Tensor  # (M, D) or (M, H, D); with an update the whole shard, of which the sweep takes update.rows
     labels: Any  # (B,) int64, places among the M classes or ELSEWHERE; None: the loss takes no labels
     update: ProxyUpdate | None  # the optimiser's step on these rows; None: autograd has their gradient
     drawn: Drawn | None  # None: all classes here

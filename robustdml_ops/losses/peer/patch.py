@@ -11,7 +11,7 @@ MODULE = "pytorch_metric_learning.losses"
 
 
 class PeerPatch(AbstractContextManager["PeerPatch"]):
-    """What :func:`patch_pytorch_metric_learning` replaced; leaving a ``with`` block undoes it.
+    """The classes that :func:`patch_pytorch_metric_learning` replaced; leaving a ``with`` block undoes it.
 
     Attributes
     ----------

@@ -56,7 +56,7 @@ def anchor_lse(
 ) -> AnchorLSE:
     """Both log-sum-exps of every anchor; differentiable for any upstream gradient.
 
-    Backward computes the similarities again: nothing of size B×C is kept.
+    Backward computes the similarities again: nothing of size B×C is saved.
 
     Parameters
     ----------

@@ -9,7 +9,13 @@ from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.dispatch import without_autocast
 from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.proxy_update import ProxyUpdate
-from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, gradients_without_samples, slices_of
+from robustdml_ops.engine.similarity_chunks import (
+    Similarities,
+    Swept,
+    count_selected,
+    gradients_without_samples,
+    slices_of,
+)
 from robustdml_ops.ops.anchor.backends import EagerAnchor, NativeAnchor, TritonAnchor
 from robustdml_ops.ops.anchor.problem import AnchorBackend, AnchorProblem, AnchorSums, SweepResult, Wanted
 
@@ -44,8 +50,8 @@ def anchor_sweep(
         result.dembeddings, result.dproxies = gradients_without_samples(embeddings, proxies, compute, wanted, update)
         return result
     with without_autocast(embeddings.device):
-        per_class = problem.sets.per_class
-        similarities = Similarities(embeddings, proxies, compute, operand, backend, per_class, selected=selected)
+        swept = Swept(proxies, selected=selected, per_row=problem.sets.per_class)
+        similarities = Similarities(embeddings, swept, compute, operand, backend)
         similarities.want_gradients(want.embeddings, want.proxies, update)
         in_place = isinstance(problem.sets, LabelSets) or problem.sets.in_place(compute)
         if (
@@ -121,6 +127,6 @@ def _sweep_by_lanes(
     else:
         name, given = "confidences", sets.arguments(compute)
     function = getattr(module.library, f"anchor_sweep_{name}_{module.SUFFIX[compute]}")
-    fields = {**similarities.native_fields(sets.per_class), "total": module.address(result.total)}
+    fields = {**similarities.native_fields(), "total": module.address(result.total)}
     if function(whole, **module.addresses(given), **fields):
         similarities.check_proxy_gradients()

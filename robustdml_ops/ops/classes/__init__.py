@@ -25,7 +25,7 @@ from robustdml_ops.engine.validation import (
     similarity_limits,
 )
 from robustdml_ops.ops.classes.autograd import ClassSettings, ClassSweep, sweep_values
-from robustdml_ops.ops.classes.kept_terms import bounded
+from robustdml_ops.ops.classes.saved_terms import bounded
 
 POOLINGS = ("none", "max", "softmax")
 
@@ -57,7 +57,7 @@ def class_lse(
     """Log-sum-exp of the logits of all classes, and the logit of the label, for every sample.
 
     Differentiable in embeddings and proxies for any upstream gradient. Backward computes the similarities again:
-    nothing of size B×C is kept. In eager mode on a GPU the terms of the sum are, in the type of the products, where
+    nothing of size B×C is saved. In eager mode on a GPU the terms of the sum are, in the type of the products, where
     they fit into 1/32 of its memory, ``scale`` is a number up to 64, and there is neither bias nor pooling.
 
     Parameters

@@ -14,8 +14,8 @@ from robustdml_ops.engine.rows.backends import gradient_buffer
 from robustdml_ops.engine.second_derivatives import Derivative, Results
 from robustdml_ops.engine.similarity_chunks import count_selected
 from robustdml_ops.engine.validation import all_finite, check_finite_embeddings, require
-from robustdml_ops.ops.classes.kept_terms import room
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem
+from robustdml_ops.ops.classes.saved_terms import terms_buffer
 from robustdml_ops.ops.classes.second_derivative import second_derivative
 from robustdml_ops.ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
 
@@ -40,17 +40,17 @@ class ClassSweep(torch.autograd.Function):
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor | None, ...]:
-        """Arguments: those of :func:`sweep_values`, settings, whether terms may be kept, an update or None."""
-        *arguments, keep, update = arguments  # type: ignore[assignment]
+        """Arguments: those of :func:`sweep_values`, settings, whether terms may be saved, an update or None."""
+        *arguments, save_terms, update = arguments  # type: ignore[assignment]
         if has_no_values(arguments[0]):
             results: tuple[Tensor, Tensor] = class_sweep_op(*arguments)
             return results
-        settings, kept = ClassSettings(*arguments[8:]), None
+        settings, E = ClassSettings(*arguments[8:]), None
         selected = None if update is None else update.rows
-        if keep:
+        if save_terms:
             backend = _backend(settings, arguments[0], arguments[5])
-            kept = room(arguments[0], arguments[1], settings.operand, backend, selected)
-        return (*sweep_values(arguments[:8], settings, selected, kept), kept)
+            E = terms_buffer(arguments[0], arguments[1], settings.operand, backend, selected)
+        return (*sweep_values(arguments[:8], settings, selected, E), E)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
@@ -58,7 +58,7 @@ class ClassSweep(torch.autograd.Function):
         ctx.save_for_backward(*inputs[:8], *output)
         if output[-1] is not None and len(output) == 3:
             ctx.mark_non_differentiable(output[-1])
-        ctx.set_materialize_grads(False)  # else backward is given zeros (C, B) for the kept terms
+        ctx.set_materialize_grads(False)  # else backward is given zeros (C, B) for the saved terms
         *settings, _, ctx.update = inputs[8:]
         ctx.settings = ClassSettings(*settings)
         ctx.version = None if ctx.update is None else ctx.update.version()
@@ -75,7 +75,7 @@ class ClassSweep(torch.autograd.Function):
                     ctx.update, "create_graph=True", "take it from a copy of the loss, which no optimiser is bound to"
                 )
         X, P, *rest = ctx.saved_tensors
-        constants, results, kept = rest[:6], rest[6:8], rest[8] if len(rest) == 9 else None
+        constants, results, E = rest[:6], rest[6:8], rest[8] if len(rest) == 9 else None
         want = ctx.needs_input_grad[:2]
         first = partial(_first, ctx.settings, want, ctx.update if want[1] else None)
         upstream = (
@@ -87,17 +87,17 @@ class ClassSweep(torch.autograd.Function):
             second = partial(_second, ctx.settings)
             gradients = Derivative.apply(first, second, 4, *tensors)  # type: ignore[no-untyped-call]
         else:
-            gradients = first(*tensors, kept=kept)
+            gradients = first(*tensors, E=E)
         return (*gradients, *(None,) * (8 + len(ctx.settings)))
 
 
 def sweep_values(
-    arguments: Sequence[Any], settings: ClassSettings, selected: Tensor | None = None, kept: Tensor | None = None
+    arguments: Sequence[Any], settings: ClassSettings, selected: Tensor | None = None, E: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The sweep over detached inputs, or over the ``selected`` rows of the proxies; values and results checked.
 
     Arguments: embeddings (B, D), proxies (C·H, D), labels (B,) or (B, K), on the CPU sorted ones and their order,
-    scale () or (C,), bias (C,) or None, limits (B,) or None. ``kept``: see :func:`.sweep.class_sweep`.
+    scale () or (C,), bias (C,) or None, limits (B,) or None. ``E``: see :func:`.sweep.class_sweep`.
     """
     embeddings, rows, labels, _, _, scale, bias, _ = arguments
     check_finite_embeddings(embeddings)
@@ -110,7 +110,7 @@ def sweep_values(
             require((bias < torch.inf).all(), lambda: f"bias[{_place(~(bias < torch.inf))}] is NaN or inf")
     backend, problem = _backend(settings, embeddings, scale), _problem(arguments[2:], settings)
     wanted = settings.differentiable
-    lse, target = class_sweep(embeddings, rows, problem, backend, settings.operand, wanted, selected, kept)
+    lse, target = class_sweep(embeddings, rows, problem, backend, settings.operand, wanted, selected, E)
     if lse.device.type == "cpu":
         require((lse < torch.inf).all(), lambda: f"lse[{_place(~(lse < torch.inf))}] is NaN or inf: {_cause(rows)}")
     return lse, target
@@ -147,13 +147,13 @@ def _first(
     want: Sequence[bool],
     update: ProxyUpdate | None,
     *tensors: Any,
-    kept: Tensor | None = None,
+    E: Tensor | None = None,
 ) -> Results:
     """Gradients of Σ_x dlse_x · lse_x + dtarget_x · target_x, in the types of embeddings and proxies."""
     if has_no_values(tensors[0]):
         dX, dP = class_gradient_op(*tensors, *settings, list(want))
     else:
-        dX, dP = _sweep_gradients(settings, want, update, *tensors, kept=kept)
+        dX, dP = _sweep_gradients(settings, want, update, *tensors, E=E)
     return (dX.to(tensors[0].dtype) if want[0] else None, dP if want[1] else None)
 
 
@@ -162,7 +162,7 @@ def _sweep_gradients(
     want: Sequence[bool],
     update: ProxyUpdate | None,
     *tensors: Any,
-    kept: Tensor | None = None,
+    E: Tensor | None = None,
 ) -> tuple[Any, Tensor | None]:
     """Both gradients, that of the embeddings in the compute type; an update takes that of the proxies."""
     X, P, lse, target, dlse, dtarget, *constants = tensors
@@ -173,7 +173,7 @@ def _sweep_gradients(
             raise ValueError("the upstream gradient of the loss has NaN or inf: no proxy has been updated")
         update.begin(P)
     gradients = class_sweep_backward(
-        X, P, problem, (lse, target), (dlse, dtarget), backend, settings.operand, (want[0], want[1]), update, kept
+        X, P, problem, (lse, target), (dlse, dtarget), backend, settings.operand, (want[0], want[1]), update, E
     )
     if update is not None:
         update.finish()

@@ -10,7 +10,7 @@ from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends import triton_device as device
 from robustdml_ops.engine.rows.backends import NativeRows, TritonRows, rows_launch
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities
-from robustdml_ops.ops.classes import kept_terms
+from robustdml_ops.ops.classes import saved_terms
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassSums, ClassUpstream
 
 # Bytes of a row that the fused forward takes.
@@ -40,7 +40,7 @@ class EagerClasses(ClassBackend):
     def complete_terms(
         self, similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
     ) -> tuple[Tensor, Tensor]:
-        return kept_terms.complete(similarities, E, problem, upstream)
+        return saved_terms.complete(similarities, E, problem, upstream)
 
     def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
         pooled = _pooled(chunk, problem)
@@ -95,7 +95,7 @@ def _set_labels(logits: Tensor, index: Tensor, inside: Tensor, values: Tensor) -
 class NativeClasses(NativeRows, ClassBackend):
     """On the CPU and on CUDA devices."""
 
-    keeps_terms = False
+    saves_terms = False
 
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
         _epilogue("class_lse", chunk, problem, vars(sums))
@@ -165,12 +165,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 partials=partials,
                 per_part=per_part,
                 E=chunk.dS,
-                S=chunk.S,
-                inverse_norm=chunk.scale,
-                c=last - first,
-                K=problem.labels.labels_each,
-                first=first,
-                **_arguments(problem, first, last),
+                **_chunk_arguments(problem, chunk),
                 **parameters,
             )
             add_slices(partials, sums)
@@ -178,7 +173,7 @@ class TritonClasses(TritonRows, ClassBackend):
     def complete_terms(
         self, similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
     ) -> tuple[Tensor, Tensor]:
-        from robustdml_ops.ops.classes.kept_terms_kernel import complete_terms as kernel
+        from robustdml_ops.ops.classes.saved_terms_kernel import complete_terms as kernel
 
         X, P, (B, D) = similarities.embeddings, similarities.proxies, similarities.X.shape
         weighted, factor = torch.empty_like(similarities.X), torch.empty_like(upstream.lse)
@@ -201,7 +196,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 column_stride=P.stride(1),
                 X_row_stride=X.stride(0),
                 X_column_stride=X.stride(1),
-                most=kept_terms.largest_sum(len(E)),
+                most=saved_terms.largest_sum(len(E)),
                 **parameters,
             )
         return factor, weighted
@@ -215,18 +210,11 @@ class TritonClasses(TritonRows, ClassBackend):
         with device.current(chunk.S):
             kernel[-(-(last - first) // int(parameters["BLOCK_C"])), -(-B // per_part)](
                 dS=chunk.S if chunk.dS is None else chunk.dS,
-                inverse_norm=chunk.scale,
                 per_part=per_part,
                 CENTERS=1 << (problem.centers - 1).bit_length(),
                 **device.as_they_are_arguments(None if chunk.G is None else chunk.V, chunk.G, parameters),
-                lse=upstream.lse,
-                dlse=upstream.dlse,
-                dlogit=upstream.dlogit,
-                S=chunk.S,
-                c=last - first,
-                K=problem.labels.labels_each,
-                first=first,
-                **_arguments(problem, first, last),
+                **vars(upstream),
+                **_chunk_arguments(problem, chunk),
                 **parameters,
             )
 
@@ -292,6 +280,13 @@ def _arguments(problem: ClassProblem, first: int, last: int) -> dict[str, Any]:
     labels = problem.labels.labels
     given = {"labels": labels, "H": problem.centers, "B": len(labels), "POOLING": problem.pooling}
     return given | problem.arguments(first, last)
+
+
+def _chunk_arguments(problem: ClassProblem, chunk: Chunk) -> dict[str, Any]:
+    """The classes of a chunk as arguments of both kernels that read S."""
+    first, last = problem.classes(chunk)
+    given = {"S": chunk.S, "inverse_norm": chunk.scale, "c": last - first, "first": first}
+    return given | {"K": problem.labels.labels_each} | _arguments(problem, first, last)
 
 
 def epilogue_launch(B: int, compute: torch.dtype, tile: Mapping[str, int]) -> device.Launch:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.rows.backends import RowsBackend
-from robustdml_ops.engine.similarity_chunks import Chunk, Similarities
+from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, Swept
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,10 @@ class ClassProblem:
     def classes(self, chunk: Chunk) -> tuple[int, int]:
         """The first class of a chunk, which holds whole classes, and the one after its last."""
         return chunk.first // self.centers, chunk.last // self.centers
+
+    def swept(self, proxies: Tensor, selected: Tensor | None) -> Swept:
+        """The proxies, or their ``selected`` rows, as a sweep takes them."""
+        return Swept(proxies, selected=selected, normalize=self.normalize, together=self.centers)
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
         """Logits of the classes ``first:last`` as arguments of every backend's kernels; views keep the memory alive."""
@@ -67,7 +71,7 @@ class ClassUpstream:
 class ClassBackend(RowsBackend):
     """Epilogues of the class log-sum-exp on one backend."""
 
-    keeps_terms = True  # whether class_lse() writes chunk.dS
+    saves_terms = True  # whether class_lse() writes chunk.dS
 
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
         """Add the classes of ``chunk`` to ``sums``; exp(logit) · scale · chunk.scale in ``chunk.dS``, if it has one."""
@@ -76,7 +80,7 @@ class ClassBackend(RowsBackend):
     def complete_terms(
         self, similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
     ) -> tuple[Tensor, Tensor]:
-        """Complete the terms that class_lse() wrote, see :func:`.kept_terms.complete`."""
+        """Complete the terms that class_lse() wrote, see :func:`.saved_terms.complete`."""
         raise NotImplementedError
 
     def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:

@@ -3,8 +3,6 @@
 Each is one call of the native module (lanes), one Triton launch (without gradients), or a loop over chunks.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -34,16 +32,16 @@ def class_sweep(
     operand: torch.dtype,
     differentiable: bool,
     selected: Tensor | None = None,
-    kept: Tensor | None = None,
+    E: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp over the classes (B,) and logits of the labels: 2·B·C·D flops; ``kept`` (C, B) takes the terms."""
+    """Log-sum-exp over the classes (B,) and logits of the labels: 2·B·C·D flops; ``E`` (C, B) takes the terms."""
     B, compute = len(embeddings), problem.scale.dtype
     labels = problem.labels.labels
     shift = embeddings.new_full((B,), -torch.inf, dtype=torch.float64)
     sums = ClassSums(shift, torch.zeros_like(shift), embeddings.new_zeros(labels.shape, dtype=compute))
     if B and count_selected(proxies, selected):
         with without_autocast(embeddings.device):
-            similarities = _similarities(embeddings, proxies, problem, backend, operand, selected, kept)
+            similarities = Similarities(embeddings, problem.swept(proxies, selected), compute, operand, backend, E)
             fused = isinstance(backend, TritonClasses) and not differentiable
             if fused and fused_forward_serves(similarities.X, problem):
                 fused_forward(similarities.X, proxies, problem, sums)
@@ -72,9 +70,9 @@ def class_sweep_backward(
     operand: torch.dtype,
     want: tuple[bool, bool],
     update: ProxyUpdate | None = None,
-    kept: Tensor | None = None,
+    E: Tensor | None = None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """dL/dembeddings, compute type, and dL/dproxies (C·H, D): 6·B·C·D flops, or 4 with terms that were ``kept``."""
+    """dL/dembeddings, compute type, and dL/dproxies (C·H, D): 6·B·C·D flops, or 4 with the saved terms ``E``."""
     selected, compute = None if update is None else update.rows, problem.scale.dtype
     if len(embeddings) == 0 or count_selected(proxies, selected) == 0:
         return gradients_without_samples(embeddings, proxies, compute, want, update)
@@ -86,14 +84,14 @@ def class_sweep_backward(
         dlogit = dtarget + of_sample[0] * (target - of_sample[1]).exp()
     gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous())
     with without_autocast(embeddings.device):
-        similarities = _similarities(embeddings, proxies, problem, backend, operand, selected, kept)
+        similarities = Similarities(embeddings, problem.swept(proxies, selected), compute, operand, backend, E)
         similarities.want_gradients(*want, update)
         if isinstance(backend, NativeClasses) and lanes_serve(proxies, similarities.X.dtype, compute):
             _sweep_by_lanes("class_sweep_backward", similarities, problem, gradient)
-        elif kept is not None:
+        elif E is not None:
             # By way of .data: autograd would refuse a second backward, which writes the labels' elements anew.
             similarities.X_inverse_norm, similarities.weighted = backend.complete_terms(
-                similarities, kept.data, problem, gradient
+                similarities, E.data, problem, gradient
             )
             for chunk in similarities:
                 similarities.backward(chunk)
@@ -102,21 +100,6 @@ def class_sweep_backward(
                 backend.class_lse_backward(chunk, problem, gradient)
                 similarities.backward(chunk)
         return similarities.gradients()
-
-
-def _similarities(
-    embeddings: Tensor,
-    proxies: Tensor,
-    problem: ClassProblem,
-    backend: ClassBackend,
-    operand: torch.dtype,
-    selected: Tensor | None,
-    kept: Tensor | None,
-) -> Similarities:
-    """Similarities with the ``selected`` rows of the proxies, or all, in chunks of whole classes."""
-    compute, together = problem.scale.dtype, problem.centers
-    settings: dict[str, Any] = {"normalize": problem.normalize, "selected": selected, "kept": kept}
-    return Similarities(embeddings, proxies, compute, operand, backend, together=together, **settings)
 
 
 def _sweep_by_lanes(

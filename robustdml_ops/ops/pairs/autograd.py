@@ -12,6 +12,7 @@ from robustdml_ops.engine.rows.backends import scale_gradients
 from robustdml_ops.engine.second_derivatives import Derivative, Results
 from robustdml_ops.engine.validation import check_finite_candidates, check_finite_embeddings
 from robustdml_ops.ops.pairs.problem import (
+    Arithmetic,
     PairContrastProblem,
     PairHingeProblem,
     PairLSEProblem,
@@ -165,12 +166,12 @@ def _checked_sweep(
     X, candidates, *upstream = tensors[:4]
     check_finite_embeddings(X)
     dtype, (backend, operand) = pair_dtype(X, candidates), settings
-    chosen = choose(BACKENDS, backend, X.device, dtype)
+    arithmetic = Arithmetic(choose(BACKENDS, backend, X.device, dtype), dtype, operand)
     factors = None if upstream[0] is None else (upstream[0], upstream[1])
     if isinstance(problem, PairContrastProblem) and problem.form == "both" and factors is not None:
-        result = both_ways(X, candidates, problem, factors, backend, chosen, dtype, operand, tuple(want))
+        result = both_ways(X, candidates, problem, factors, backend, arithmetic, tuple(want))
     else:
-        result = pair_sweep(X, candidates, problem, factors, chosen, dtype, operand, tuple(want))
+        result = pair_sweep(X, candidates, problem, factors, arithmetic, tuple(want))
     if candidates is not None and result.candidate_scale is not None:
         check_finite_candidates(result.candidate_scale)
     return result

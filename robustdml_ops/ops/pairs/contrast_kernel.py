@@ -37,8 +37,8 @@ def pair_contrast(
     upstream_negative,  # (c,) or () compute dtype, in: dL/dlse
     losses,  # (c,) compute dtype, out
     lses,  # (c,) compute dtype, out: 0 in forms without
-    slopes,  # (c,) compute dtype, out with upstream: Σ s dL/dz
-    shifts,  # (c,) compute dtype, out with upstream: Σ dL/dz
+    dscale,  # (c,) compute dtype, out with upstream: Σ s dL/dz
+    dbias,  # (c,) compute dtype, out with upstream: Σ dL/dz
     c,  # anchors of the chunk, in
     m,  # candidates, in
     first,  # anchor of the first row, in
@@ -120,7 +120,7 @@ def pair_contrast(
     if upstream_positive is not None:
         upstream = tl.load(upstream_positive + rows * upstream_positive_stride, mask=inside, other=0.0)[:, None]
         of_lse = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)[:, None]
-        slope, shift = zeros, zeros
+        dscale_sum, dbias_sum = zeros, zeros
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
             s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, m, ITSELF)
@@ -143,9 +143,9 @@ def pair_contrast(
                     column = tl.load(column_lse + columns, mask=known, other=float("inf"))[None, :]
                     of_column = tl.load(column_upstream + columns, mask=known, other=0.0)[None, :]
                     dz += tl.exp(tl.where(compared, z - column, float("-inf"))) * of_column
-            slope += dz * s
-            shift += dz
+            dscale_sum += dz * s
+            dbias_sum += dz
             mask = inside[:, None] & (columns < m)[None, :]
             tl.store(dS + rows[:, None] * m + columns[None, :], dz * scale, mask=mask)
-        tl.store(slopes + rows, tl.sum(slope, axis=1), mask=inside)
-        tl.store(shifts + rows, tl.sum(shift, axis=1), mask=inside)
+        tl.store(dscale + rows, tl.sum(dscale_sum, axis=1), mask=inside)
+        tl.store(dbias + rows, tl.sum(dbias_sum, axis=1), mask=inside)

@@ -74,8 +74,8 @@ class EagerPairs(PairBackend):
             column_lse, column_upstream = problem.columns
             paired = (positive | negative) & positive.any(1, keepdim=True)
             dZ += (Z - column_lse).masked_fill_(~paired, -torch.inf).exp_() * column_upstream
-        assert sums.moments is not None
-        torch.stack([(dZ * S).sum(1), dZ.sum(1)], out=sums.moments)
+        assert sums.dcoefficients is not None
+        torch.stack([(dZ * S).sum(1), dZ.sum(1)], out=sums.dcoefficients)
         torch.mul(dZ, scale, out=S)
 
 

@@ -14,7 +14,7 @@ from robustdml_ops.engine.validation import check_choice, check_finite_numbers
 from robustdml_ops.ops.pairs.checks import check_pairs, pair_sums
 from robustdml_ops.ops.pairs.problem import PairHingeProblem, PairSets
 
-# What the margins of a hinge are compared with: s, or ‖x̂ − ŷ‖ = √(2 − 2s).
+# A hinge compares its margins with s, or ‖x̂ − ŷ‖ = √(2 − 2s).
 DISTANCES = ("cosine", "euclidean")
 
 

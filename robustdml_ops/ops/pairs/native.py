@@ -11,6 +11,7 @@ from robustdml_ops.engine.rows.backends import NativeRows
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, upstream_arguments
 from robustdml_ops.ops.pairs.problem import (
     FORMS,
+    Arithmetic,
     DistanceLimits,
     PairBackend,
     PairContrastProblem,
@@ -42,7 +43,7 @@ class NativePairs(NativeRows, PairBackend):
 
 
 def settings_of(problem: PairProblem, operands: Tensor, sums: PairSums, first: int = 0) -> Any:
-    """The problem as a native structure; counts, moments and ``first`` are of a chunk."""
+    """The problem as a native structure; counts, dcoefficients and ``first`` are of a chunk."""
     dtype = sums.positive.dtype
     if isinstance(problem, PairLSEProblem):
         return getattr(module.library, f"PairLSE_{module.SUFFIX[dtype]}")(
@@ -55,13 +56,13 @@ def settings_of(problem: PairProblem, operands: Tensor, sums: PairSums, first: i
             candidate_weights=module.address(problem.candidate_weights),
         )
     if isinstance(problem, PairContrastProblem):
-        slope, shift = (None, None) if sums.moments is None else sums.moments
+        dscale, dbias = (None, None) if sums.dcoefficients is None else sums.dcoefficients
         column_lse, column_upstream = problem.columns or (None, None)
         return getattr(module.library, f"PairContrast_{module.SUFFIX[dtype]}")(
             form=FORMS.index(problem.form),
             coefficients=problem.coefficients.data_ptr(),
-            slope=module.address(slope),
-            shift=module.address(shift),
+            dscale=module.address(dscale),
+            dbias=module.address(dbias),
             column_lse=module.address(column_lse),
             column_upstream=module.address(column_upstream),
         )
@@ -126,7 +127,7 @@ def sweep_by_lanes(
 
 
 # Bytes of S that stay between both passes of tiles, where that is a twentieth of it at least.
-_KEPT = 40 << 20
+_S_BYTES = 40 << 20
 
 
 class TiledSide(NamedTuple):
@@ -141,12 +142,11 @@ def contrast_by_tiles(
     matrices: Sequence[Tensor],
     problem: PairContrastProblem,
     sums: Sequence[PairSums],
-    backend: PairBackend,
-    operand: torch.dtype,
+    arithmetic: Arithmetic,
     want: Sequence[bool],
 ) -> list[TiledSide]:
     """Losses of a batch with itself, or of two sides over each other, and all gradients; empty if tiles don't serve."""
-    dtype = sums[0].positive.dtype
+    backend, dtype, operand = arithmetic
     if not isinstance(backend, NativePairs) or not whole_matrices_serve(matrices[0], dtype, operand):
         return []
     suffix, sides, native, sets = module.SUFFIX[dtype], [], [], problem.sets
@@ -166,7 +166,7 @@ def contrast_by_tiles(
         dX=module.address(sides[0].dX),
         dothers=module.address(sides[-1].dX),
         alone=len(sides) == 1,
-        kept=_KEPT if sides[0].X.shape[0] * sides[-1].X.shape[0] * dtype.itemsize <= 20 * _KEPT else 0,
+        S_bytes=_S_BYTES if sides[0].X.shape[0] * sides[-1].X.shape[0] * dtype.itemsize <= 20 * _S_BYTES else 0,
         threads=torch.get_num_threads(),
     )
     getattr(module.library, f"pair_contrast_tiles_{suffix}")(native[0], native[-1], settings, tiles)

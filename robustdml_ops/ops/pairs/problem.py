@@ -169,15 +169,16 @@ class PairSums:
     negative: Tensor  # (n,) out
     counts: Tensor | None  # (2, n) int64, out: terms above 0 on either side; None: the problem counts none
     rows: GivenRows | None  # of all anchors; None: the problem needs no distances
-    moments: Tensor | None = None  # (2, n) out: Σ_j s dL/dz and Σ_j dL/dz of contrasts, with upstream gradients
+    dcoefficients: Tensor | None = None  # (2, n) out, of contrasts with upstream: Σ_j s dL/dz and Σ_j dL/dz
 
     def of(self, chunk: Chunk) -> "PairSums":
         """Those of a chunk."""
         first, last = chunk.first, chunk.last
         upstream = None if self.upstream is None else slices_of(self.upstream, first, last)
         counts = None if self.counts is None else self.counts[:, first:last]
-        moments = None if self.moments is None else self.moments[:, first:last]
-        return PairSums(upstream, self.positive[first:last], self.negative[first:last], counts, self.rows, moments)
+        dcoefficients = None if self.dcoefficients is None else self.dcoefficients[:, first:last]
+        sides = self.positive[first:last], self.negative[first:last]
+        return PairSums(upstream, *sides, counts, self.rows, dcoefficients)
 
 
 class PairBackend(RowsBackend):
@@ -187,3 +188,11 @@ class PairBackend(RowsBackend):
         """The epilogue of one chunk: its results into ``sums`` of all anchors; dL/dS into ``dS``, or S without one."""
         epilogue: Any = getattr(self, problem.kind)
         epilogue(chunk, problem, sums.of(chunk))
+
+
+class Arithmetic(NamedTuple):
+    """The backend of a sweep over pairs, and its types."""
+
+    backend: PairBackend
+    dtype: torch.dtype  # of sums and gradients
+    operand: torch.dtype  # of what the products multiply

@@ -1,5 +1,6 @@
 """The sweep over pairs: :func:`pair_sweep` chooses between lanes, tiles, a symmetric batch, and a loop over chunks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -9,7 +10,7 @@ from torch import Tensor
 from robustdml_ops.backends.dispatch import without_autocast
 from robustdml_ops.backends.native_module import lanes_serve
 from robustdml_ops.engine.labels import ABSENT
-from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, accumulate, chunk_rows, product
+from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, Swept, accumulate, chunk_rows, product
 from robustdml_ops.engine.validation import check_gradient_fits
 from robustdml_ops.ops.classes import class_lse
 from robustdml_ops.ops.pairs.eager import EagerPairs
@@ -22,6 +23,7 @@ from robustdml_ops.ops.pairs.native import (
     whole_matrices_serve,
 )
 from robustdml_ops.ops.pairs.problem import (
+    Arithmetic,
     GivenRows,
     PairBackend,
     PairContrastProblem,
@@ -51,12 +53,12 @@ class PairResult:
     candidate_scale: Tensor | None = None  # (m,) 1 / |candidate|: NaN where one has NaN or inf
     danchors: Tensor | None = None  # (n, D) compute type; where the candidates are the anchors, of both
     dcandidates: Tensor | None = None  # (m, D) compute type
-    moments: Tensor | None = None  # (2, n) of contrasts: their sums over all anchors are Σ s dL/dz and Σ dL/dz
+    by_anchor: Tensor | None = None  # (2, n) of contrasts: the part of each anchor in dcoefficients
 
     @property
     def dcoefficients(self) -> Tensor | None:
-        """Gradient of the coefficients, (2,)."""
-        return None if self.moments is None else self.moments.sum(1)
+        """Gradient of the coefficients, (2,): Σ s dL/dz and Σ dL/dz of all pairs."""
+        return None if self.by_anchor is None else self.by_anchor.sum(1)
 
     @property
     def terms(self) -> Tensor:
@@ -78,27 +80,26 @@ def pair_sweep(
     candidates: Tensor | None,
     problem: PairProblem,
     upstream: tuple[Tensor, Tensor] | None,
-    backend: PairBackend,
-    dtype: torch.dtype,
-    operand: torch.dtype,
+    arithmetic: Arithmetic,
     want: tuple[bool, ...] = (False, False),
 ) -> PairResult:
     """Sums of every anchor, and gradients as ``want`` says: of anchors, candidates, coefficients; 6·n·m·D flops."""
-    others = anchors if candidates is None else candidates
+    others, (backend, dtype, operand) = anchors if candidates is None else candidates, arithmetic
     native = isinstance(backend, NativePairs)
     n, D = anchors.shape
     symmetric = candidates is None and n <= chunk_rows(n, n + 2 * D, anchors.device, n * backend.temporaries)
     tiles = candidates is None and isinstance(problem, PairContrastProblem) and tiles_pay(problem.form, anchors)
     symmetric_lanes = symmetric and not tiles and native and whole_matrices_serve(anchors, dtype, operand)
-    if problem.average and not symmetric:
-        return _averaged(anchors, candidates, problem, upstream, backend, dtype, operand, want)
+    if isinstance(problem, PairHingeProblem) and problem.average and not symmetric:
+        plain = replace(problem, average=False)
+        return _averaged(partial(pair_sweep, anchors, candidates, plain, arithmetic=arithmetic), upstream, want)
     new = anchors.new_zeros
     result = PairResult(new(n, dtype=dtype), new(n, dtype=dtype))
     if problem.counts:
         result.counts = new((2, n), dtype=torch.int64)
     want_anchors, want_candidates = want[0], want[0] if candidates is None else want[1]
     if isinstance(problem, PairContrastProblem) and any(want):
-        result.moments = new((2, n), dtype=dtype)
+        result.by_anchor = new((2, n), dtype=dtype)
     if n == 0 or len(others) == 0:
         result.danchors = new(anchors.shape, dtype=dtype) if want_anchors else None
         result.dcandidates = new(others.shape, dtype=dtype) if want_candidates and candidates is not None else None
@@ -108,41 +109,31 @@ def pair_sweep(
     if rows is not None:
         anchors, others = rows
     with without_autocast(anchors.device):
-        sums = PairSums(factors, result.positive, result.negative, result.counts, rows, result.moments)
+        sums = PairSums(factors, result.positive, result.negative, result.counts, rows, result.by_anchor)
         if tiles and isinstance(problem, PairContrastProblem):
-            sides = contrast_by_tiles((anchors,), problem, (sums,), backend, operand, (want_anchors,))
+            sides = contrast_by_tiles((anchors,), problem, (sums,), arithmetic, (want_anchors,))
             if sides:
                 result.danchors = sides[0].dX
                 return result
         if symmetric:
-            result.danchors = _symmetric(anchors, problem, sums, backend, operand, symmetric_lanes)
+            result.danchors = _symmetric(anchors, problem, sums, arithmetic, symmetric_lanes)
             return result.divided(result.terms) if problem.average else result
         by_lanes = native and candidates is not None and lanes_serve(others, operand, dtype)
         if by_lanes and isinstance(problem, PairHingeProblem):
-            similarities = Similarities(anchors, others, dtype, operand, backend, names=("embeddings", "candidates"))
+            similarities = Similarities(anchors, Swept(others, "candidates"), dtype, operand, backend)
             result.candidate_scale = anchors.new_empty(len(others), dtype=dtype)
             similarities.want_gradients(want_anchors, want_candidates)
             sweep_by_lanes(similarities, problem, sums, result.candidate_scale)
             result.danchors, result.dcandidates = similarities.gradients()
             return result
         candidates = None if candidates is None else others
-        return _in_chunks(anchors, candidates, problem, sums, result, backend, operand, (want_anchors, want_candidates))
+        return _in_chunks(anchors, candidates, problem, sums, result, arithmetic, (want_anchors, want_candidates))
 
 
 def _averaged(
-    anchors: Tensor,
-    candidates: Tensor | None,
-    problem: PairProblem,
-    upstream: tuple[Tensor, Tensor] | None,
-    backend: PairBackend,
-    dtype: torch.dtype,
-    operand: torch.dtype,
-    want: tuple[bool, ...],
+    sweep: Callable[..., PairResult], upstream: tuple[Tensor, Tensor] | None, want: tuple[bool, ...]
 ) -> PairResult:
     """Hinges as means of the terms above 0, whose number a sweep knows at its end: gradients take a second one."""
-    assert isinstance(problem, PairHingeProblem)
-    plain = replace(problem, average=False)
-    sweep = partial(pair_sweep, anchors, candidates, plain, backend=backend, dtype=dtype, operand=operand)
     result = sweep(upstream=None)
     terms = result.terms
     if any(want):
@@ -157,21 +148,18 @@ def _in_chunks(
     problem: PairProblem,
     sums: PairSums,
     result: PairResult,
-    backend: PairBackend,
-    operand: torch.dtype,
+    arithmetic: Arithmetic,
     want: tuple[bool, bool],
 ) -> PairResult:
     """Chunks of anchors against all candidates. Fills ``sums``, and adds to ``result`` what ``want`` says."""
-    others, dtype = anchors if candidates is None else candidates, sums.positive.dtype
+    others, (backend, dtype, operand) = anchors if candidates is None else candidates, arithmetic
     native = isinstance(backend, NativePairs)
     # The anchors' gradient joins the candidates' in the compute type: half precision is rounded once, at the end.
-    names = ("embeddings" if candidates is None else "candidates", "embeddings")
-    anchors = anchors.to(dtype)
-    by_lanes = native and rows_fit_lanes(others) and lanes_serve(anchors, operand, dtype)
+    name, swept = "embeddings" if candidates is None else "candidates", Swept(anchors.to(dtype), "embeddings")
+    by_lanes = native and rows_fit_lanes(others) and lanes_serve(swept.proxies, operand, dtype)
     by_lanes = by_lanes and not isinstance(problem, PairHingeProblem)
-    similarities = Similarities(
-        others, anchors, dtype, operand, backend, names=names, as_they_are=native and not by_lanes
-    )
+    as_they_are = native and not by_lanes
+    similarities = Similarities(others, swept, dtype, operand, backend, name=name, as_they_are=as_they_are)
     result.candidate_scale = similarities.X_inverse_norm
     # In the loop a batch with itself has one gradient, of its rows on either side.
     as_candidates = candidates is None and want[0] and not by_lanes
@@ -197,9 +185,7 @@ def both_ways(
     problem: PairContrastProblem,
     upstream: tuple[Tensor, Tensor],
     name: str,
-    backend: PairBackend,
-    dtype: torch.dtype,
-    operand: torch.dtype,
+    arithmetic: Arithmetic,
     want: tuple[bool, ...],
 ) -> PairResult:
     """The contrast "both" with weights (n,) of its pairs: by tiles on the CPU, else by rows with the backend ``name``.
@@ -207,23 +193,23 @@ def both_ways(
     By rows takes a sweep for the log-sum-exps of the candidates, and one for those of the anchors and all gradients.
     """
     n, m, factor = len(anchors), len(candidates), upstream[0]
-    plain, more = replace(problem, form="outside"), (backend, dtype, operand, want)
+    plain, more = replace(problem, form="outside"), (arithmetic, want)
     if n == 0:
         return pair_sweep(anchors, candidates, plain, upstream, *more)
     # Candidates without an anchor have no loss.
     of_candidates = factor.new_zeros(m)
     of_candidates[:n] = factor
     upstream_of = [(factors, factor.new_zeros(())) if any(want) else None for factors in (factor, of_candidates)]
-    moments = factor.new_zeros((2, n)) if any(want) else None
+    by_anchor = factor.new_zeros((2, n)) if any(want) else None
     of_rows, of_columns = factor.new_zeros((2, n)), factor.new_zeros((2, m))
     sums = (
-        PairSums(upstream_of[0], of_rows[0], of_rows[1], counts=None, rows=None, moments=moments),
+        PairSums(upstream_of[0], of_rows[0], of_rows[1], counts=None, rows=None, dcoefficients=by_anchor),
         PairSums(upstream_of[1], of_columns[0], of_columns[1], counts=None, rows=None),
     )
-    sides = contrast_by_tiles((anchors, candidates), plain, sums, backend, operand, want)
+    sides = contrast_by_tiles((anchors, candidates), plain, sums, arithmetic, want)
     if sides:
         losses, gradients = of_rows[0] + of_columns[0, :n], (sides[0].dX, sides[1].dX)
-        return PairResult(losses, of_rows[1], None, sides[1].inverse_norm, *gradients, moments)
+        return PairResult(losses, of_rows[1], None, sides[1].inverse_norm, *gradients, by_anchor)
     absent, place = problem.sets.labels == ABSENT, torch.arange(n, device=factor.device)
     mask = torch.zeros_like(factor).masked_fill_(absent, -torch.inf)
     back = class_lse(candidates[:n], anchors, place, scale=problem.coefficients[0].detach(), bias=mask, backend=name)
@@ -255,15 +241,14 @@ def _symmetric(
     anchors: Tensor,
     problem: PairProblem,
     sums: PairSums,
-    backend: PairBackend,
-    operand: torch.dtype,
+    arithmetic: Arithmetic,
     by_lanes: bool,
 ) -> Tensor | None:
     """A batch with itself, whose S is one chunk and symmetric: two products do for three. Fills ``sums``.
 
     A row is an anchor in its row of dS and a candidate in its column: dL/dU = (dS + dSᵀ)·U, through one Jacobian.
     """
-    (n, D), dtype, new = anchors.shape, sums.positive.dtype, anchors.new_empty
+    (n, D), (backend, dtype, operand), new = anchors.shape, arithmetic, anchors.new_empty
     U, inverse_norm = new((n, D), dtype=operand), new(n, dtype=dtype)
     short = backend.normalize_rows(anchors, U, inverse_norm)
     S = new((n, n), dtype=dtype)

@@ -100,7 +100,7 @@ class TritonPairs(TritonRows, PairBackend):
 
         c, m = chunk.S.shape
         parameters = epilogue_launch(m, chunk.S.dtype, tile_of("pairs", chunk.S))
-        slopes, shifts = (None, None) if sums.moments is None else sums.moments
+        dscale, dbias = (None, None) if sums.dcoefficients is None else sums.dcoefficients
         column_lse, column_upstream = problem.columns or (None, None)
         with current(chunk.S):
             kernel[grid_of(c, parameters["BLOCK_R"])](
@@ -109,8 +109,8 @@ class TritonPairs(TritonRows, PairBackend):
                 column_upstream=column_upstream,
                 losses=sums.positive,
                 lses=sums.negative,
-                slopes=slopes,
-                shifts=shifts,
+                dscale=dscale,
+                dbias=dbias,
                 FORM=problem.form,
                 **_chunk_arguments(chunk, problem.sets, sums),
                 **parameters,
@@ -127,7 +127,7 @@ def parts_of(programs: int, m: int, block: int) -> tuple[int, int]:
 
 
 def _chunk_arguments(chunk: Chunk, sets: PairSets, sums: PairSums) -> dict[str, Any]:
-    """Arguments that both kernels take."""
+    """Arguments that all three kernels take."""
     c, m = chunk.S.shape
     return {
         "S": chunk.S,

@@ -1,9 +1,9 @@
-"""Terms of the log-sum-exp that forward keeps on a GPU, so that backward multiplies 6·B·C·D in all instead of 8.
+"""Terms of the log-sum-exp that forward saves on a GPU, so that backward multiplies 6·B·C·D in all instead of 8.
 
     E_cx = exp(logit_cx) · scale / |p_c|        f_x = dlse_x · exp(−lse_x)
     dX = f ∘ (Eᵀ·P)                             dP = E·(f ∘ X), through the Jacobian of the normalisation
 
-where |p| is 1 if unit rows are multiplied. E has no shift, because it is kept only where the logits are known to be
+where |p| is 1 if unit rows are multiplied. E has no shift, because it is saved only where the logits are known to be
 within ±64: E is then within e^±64 · scale / |p|. Backward writes the label's element: dlogit_x · scale / |p| / f_x.
 """
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from robustdml_ops.backends.dispatch import compute_dtype, product_dtype
 from robustdml_ops.engine.rows.backends import rows_at
 from robustdml_ops.engine.rows.lengths import inverse_lengths
-from robustdml_ops.engine.similarity_chunks import Similarities, bytes_to_keep, count_selected
+from robustdml_ops.engine.similarity_chunks import Similarities, bytes_to_save, count_selected
 from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassUpstream
 
 LARGEST_LOGIT = 64.0
@@ -32,13 +32,13 @@ def largest_sum(classes: int) -> float:
     return LARGEST_LOGIT + math.log(classes)
 
 
-def room(
+def terms_buffer(
     embeddings: Tensor, proxies: Tensor, operand: torch.dtype, backend: ClassBackend, selected: Tensor | None
 ) -> Tensor | None:
     """Memory for E (C, B), operand type, if the backend writes it and it fits into the device's budget."""
     shape = count_selected(proxies, selected), len(embeddings)
     operand = product_dtype(operand, compute_dtype(embeddings, proxies), embeddings.device)
-    if not backend.keeps_terms or math.prod(shape) * operand.itemsize > bytes_to_keep(embeddings.device):
+    if not backend.saves_terms or math.prod(shape) * operand.itemsize > bytes_to_save(embeddings.device):
         return None
     return embeddings.new_empty(shape, dtype=operand)
 
