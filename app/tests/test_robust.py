@@ -259,7 +259,7 @@ def test_a_resumed_run_does_not_judge_labels_again(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         train(config, data, **common, recorders=[Ends(after=1)])
     assert "judging labels" in told
-    monkeypatch.delattr("robustdml.run.run.label_quality")
+    monkeypatch.delattr("robustdml.run.beliefs.label_quality")
     told.clear()
     assert len(train(config, data, **common, resume=True).history) == 2 and "judging labels" not in told
     damaged = torch.load(tmp_path / "checkpoint.pt", weights_only=True)

@@ -130,5 +130,5 @@ def test_wrong_labels_do_not_hide_what_a_narrow_start_loses(monkeypatch):
     noisy = with_wrong_labels(data, "symmetric:0.4", 0)
     assert choose_start(x, noisy.train.labels, 0).width == 64 and width(noisy) == width(data) == 200
     # Where the audit would take long and no filter asks for it, labels count as given.
-    monkeypatch.setattr("robustdml.run.run.MOST_JUDGED", 10)
+    monkeypatch.setattr("robustdml.run.beliefs.MOST_JUDGED", 10)
     assert width(noisy) == 64

@@ -85,7 +85,7 @@ def run(task: Task) -> dict[str, Any]:
         trained, clock = _train(contender, contender.config(task.epochs, task.embedding_size), data, report)
     parameters = [*trained.embedder.parameters(), *trained.loss.parameters()]
     counted = 4 * sum(parameter.nbytes for parameter in parameters)
-    state = [] if trained.filter is None else [*trained.filter.parameters(), *trained.filter.buffers()]
+    state = [*trained.filter.parameters(), *trained.filter.buffers()]
     return {
         "task": asdict(task),
         "history": trained.history,

@@ -1,6 +1,5 @@
 """The state of a training run, and its epochs."""
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -12,21 +11,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robustdml.arrays import Array, Labels, Mask, Rows, Singles
+from robustdml.arrays import Array, Labels, Rows, Singles
 from robustdml.config import RANDOM, WHITENED, TrainingConfig
 from robustdml.data.image_files import batches_of
 from robustdml.data.samplers import ClassBalancedSampler, RandomSampler, make_sampler
 from robustdml.errors import UsageError
-from robustdml.filters.filter import KEPT, LEAST_QUALITY, AuditFilter, PrismFilter
-from robustdml.filters.label_quality import MOST_JUDGED, label_quality
-from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
-from robustdml.loss_inputs import LOSS_INPUTS, Training
+from robustdml.filters.filter import KEPT, Filter, make_filter
+from robustdml.filters.options import FilterOptions
+from robustdml.loss_inputs import LOSS_INPUTS, LossInput, Training
 from robustdml.methods import METHODS, Method
 from robustdml.networks.models import Embedder, apply_in_batches, as_tensor, embed_in_batches
 from robustdml.networks.preparation import Prepared
 from robustdml.networks.start import FEWEST_CLASSES, NARROWEST, Start, choose_start, make_start
 from robustdml.progress import OnProgress, Recorder
 from robustdml.run.audited_labels import use_audit
+from robustdml.run.beliefs import Beliefs
 from robustdml.run.sample_log import SampleLog
 from robustdml.world import ALONE, World, load_optimizer, whole
 from robustdml_ops.ops import NotFiniteError
@@ -63,11 +62,11 @@ class Run:
         self.history: list[dict[str, float]] = []
         self.phase_one_seconds = 0.0
         self.under_way = UnderWay()
-        self.label_quality: Tensor | None = None
         self.audited: dict[str, Any] | None = None
         if config.labels:
             prepared, self.audited = use_audit(config, prepared)
             self.prepared = prepared
+        self.beliefs = Beliefs(prepared, device, world)
         split = prepared.data.train
         self.labels, self.changed = split.labels, split.labels != split.reference_labels
         if config.layer_start != RANDOM and start is None:
@@ -126,22 +125,17 @@ class Run:
 
     def _use_filter(self, options: FilterOptions) -> None:
         """Make the filter, and what depends on it: the inputs of the loss, and the log of the samples."""
-        config, device, classes = self.config, self.device, self.prepared.data.train.num_classes
-        self.filter_options = options
-        steps = len(self.sampler) if config.layer_start == RANDOM else 0
-        settings = replace(config, filter=options, noise_rate=config.noise_rate if options.kind in FILTERS else None)
-        settings = replace(settings, noise_rate=settings.assumed_noise_rate(self.prepared.data.noise_rate))
-        self.filter: PrismFilter | AuditFilter | None = None
-        if options.kind == AUDIT:
-            self.filter = AuditFilter(len(self.labels)).to(device)
-        elif options.kind != NO_FILTER:
-            self.filter = PrismFilter(settings, self.labels, classes, self.embedding_size, steps).to(device)
-            self.world.shard(self.filter.prism)
-        bank = self.filter.bank if isinstance(self.filter, PrismFilter) else None
-        training = Training(config, self.prepared, self.embedding_size, device, bank, self.world)
+        config, prepared, size, device = self.config, self.prepared, self.embedding_size, self.device
+        self.filter_options, self.filter = options, self.make_filter(options)
+        training = Training(config, prepared, size, device, self.filter.bank, self.world)
         self.inputs = {name: LOSS_INPUTS[name](training) for name in self.method.inputs}
-        observers = [self.method, *self.inputs.values(), *([] if self.filter is None else [self.filter])]
+        observers: list[Method | LossInput | Filter] = [self.method, *self.inputs.values(), self.filter]
         self.log = SampleLog((name for source in observers for name in source.observed), self.changed).to(device)
+
+    def make_filter(self, options: FilterOptions) -> Filter:
+        """Make a filter for this run."""
+        data, steps = self.prepared.data, len(self.sampler)
+        return make_filter(options, self.config, data, self.embedding_size, steps, self.device, self.world)
 
     @property
     def epoch(self) -> int:
@@ -175,15 +169,13 @@ class Run:
         """Prepare inputs and filter before the first epoch, such as phase one of Smooth Proxy-Anchor."""
         for loss_input in self.inputs.values():
             loss_input.fit(report)
-        if isinstance(self.filter, AuditFilter):
-            self.filter.quality.copy_(self.judge_labels())
-            self._draw_from_kept()
-        elif isinstance(self.filter, PrismFilter) and self.config.layer_start != RANDOM:
-            self.filter.fill(self._embed_training_split(), self.world)
+        self.filter.fit(self.beliefs.judge, self.embed_training_split)
+        self._draw_from_kept()
 
     def _draw_from_kept(self) -> None:
-        if isinstance(self.filter, AuditFilter):
-            self.drawn = np.flatnonzero(self.filter.verdict[KEPT].cpu().numpy())
+        kept = self.filter.verdict.get(KEPT)
+        if kept is not None:
+            self.drawn = np.flatnonzero(kept.cpu().numpy())
             self.sampler = self._sampler_of(self.labels[self.drawn])
 
     def _sampler_of(self, labels: Labels) -> RandomSampler | ClassBalancedSampler:
@@ -195,41 +187,13 @@ class Run:
         if self.config.embedding_size is not None:
             start = make_start(features, self.config.embedding_size)
         else:
-            rows = np.flatnonzero(self.believed()) if features.shape[1] > NARROWEST else None
+            rows = np.flatnonzero(self.beliefs.believed()) if features.shape[1] > NARROWEST else None
             start = choose_start(features, self.labels, self.config.seed, rows)
             # All processes take the width of the first: last bits may differ.
             width = torch.tensor(float(start.width) if self.world.leads else torch.nan, device=self.device)
             start = replace(start, width=int(self.world.merged(width)))
         whiten = self.config.layer_start == WHITENED
-        return start.whitened(features, self.labels, np.flatnonzero(self.believed())) if whiten else start
-
-    def judge_labels(self) -> Tensor:
-        """Probability that each label is right, by the features before training, (N,); computed once."""
-        if self.label_quality is None:
-            found = torch.full((len(self.labels),), torch.nan)
-            if self.world.leads:
-                found = label_quality(self.prepared.frozen_features(), self.labels)
-            self.label_quality = self.world.merged(found.to(self.device)).cpu()
-        return self.label_quality
-
-    def believed(self) -> Mask:
-        """Say which labels the audit keeps, (N,); all where it keeps none, or is not asked yet and would take long."""
-        if self.label_quality is None and len(self.labels) * self.prepared.data.train.num_classes > MOST_JUDGED:
-            return np.ones(len(self.labels), dtype=bool)
-        keep = (self.judge_labels() >= LEAST_QUALITY).numpy()
-        return keep if keep.any() else ~keep
-
-    def judge_by_filter(self, rows: Rows) -> Mask:
-        """Say which of these labels PRISM keeps by the embeddings before training, (N,); a new filter has to follow."""
-        assert isinstance(self.filter, PrismFilter)
-        embeddings = self._embed_training_split()
-        self.filter.fill(embeddings, self.world)
-        kept = torch.full((len(self.labels),), torch.nan, device=self.device)
-        for batch in np.array_split(rows, math.ceil(len(rows) / self.config.batch_size)):
-            own = self.world.part(batch)
-            keep, _ = self.filter.judge(embeddings[own].to(self.device), own, None)
-            kept[own] = keep.float()
-        return np.asarray(self.world.merged(kept)[rows].cpu() == 1)
+        return start.whitened(features, self.labels, np.flatnonzero(self.beliefs.believed())) if whiten else start
 
     def take_steps(
         self, report: OnProgress, recorders: Sequence[Recorder], pause: Callable[[], object] = lambda: None
@@ -239,10 +203,9 @@ class Run:
         began = time.perf_counter() - done.seconds
         if done.steps == 0:
             for loss_input in self.inputs.values():
-                loss_input.start_epoch(self.epoch, self._embed_training_split)
+                loss_input.start_epoch(self.epoch, self.embed_training_split)
             self.log.clear()
-            if isinstance(self.filter, AuditFilter):
-                self.log.write(np.arange(len(self.labels)), self.filter.verdict)
+            self.log.write(np.arange(len(self.labels)), self.filter.verdict)
         self.network.train()
         title = f"epoch {self.epoch + 1} of {self.epochs}"
         batches = islice(self.sampler.batches(self.epoch), done.steps, None)
@@ -277,8 +240,7 @@ class Run:
         record |= self.log.record()
         for source in self.inputs.values():
             record |= source.record()
-        if isinstance(self.filter, PrismFilter):
-            record |= self.filter.record()
+        record |= self.filter.record()
         self.next_epoch(record)
 
     def next_epoch(self, record: dict[str, float]) -> None:
@@ -315,11 +277,9 @@ class Run:
         """Take a step and return the detached loss; no step, and None, where the filter keeps nothing."""
         with self._autocast():
             embeddings = self.network(as_tensor(inputs, self.device))
-        keep = value = None
-        if isinstance(self.filter, PrismFilter):
-            proxies = None if self.method.proxies is None else self.method.proxies(self.loss)
-            keep, observed = self.filter.judge(embeddings.detach(), rows, proxies)
-            self.log.write(rows, observed)
+        value = None
+        keep, observed = self.filter.judge(embeddings.detach(), rows, self._proxies)
+        self.log.write(rows, observed)
         if keep is None or self.world.largest(int(keep.any())):
             loss = self._batch_loss(embeddings, rows, keep)
             self.optimizer.zero_grad(set_to_none=True)
@@ -331,7 +291,7 @@ class Run:
             value = loss.detach()
         for loss_input in self.inputs.values():
             loss_input.after_step(rows, embeddings.detach(), keep)
-        if isinstance(self.filter, PrismFilter) and keep is not None:
+        if keep is not None:
             self.filter.remember(embeddings.detach(), rows, keep)
         return value
 
@@ -349,10 +309,14 @@ class Run:
         self.log.write(rows, observed)
         return value
 
+    def _proxies(self) -> Tensor | None:
+        return None if self.method.proxies is None else self.method.proxies(self.loss)
+
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.amp == "bf16")
 
-    def _embed_training_split(self) -> Tensor:
+    def embed_training_split(self) -> Tensor:
+        """Embeddings of the training samples as they are now, (N, D)."""
         return torch.from_numpy(apply_in_batches(self.embedder, self.prepared.data.train.inputs, self.device))
 
     def state(self) -> dict[str, Any]:
@@ -379,7 +343,8 @@ class Run:
         options = FilterOptions(**state["filter_options"])
         self.choose(state.get("loss_name", self.loss_name), options, state["share"], state["keeps_features"])
         for name, module in self._modules().items():
-            module.load_state_dict(state[name])
+            # Runs without a filter have stored none.
+            module.load_state_dict(state.get(name, {}))
         self._draw_from_kept()
         for loss_input in self.inputs.values():
             loss_input.loaded()
@@ -395,6 +360,11 @@ class Run:
             torch.cuda.set_rng_state(state["rng_cuda"], self.device)
 
     def _modules(self) -> dict[str, nn.Module]:
-        modules = {"embedder": self.embedder, "start": self.start, "loss": self.loss, "log": self.log}
-        modules |= {name: value.module for name, value in self.inputs.items() if value.module is not None}
-        return modules if self.filter is None else {**modules, "filter": self.filter}
+        own = {
+            "embedder": self.embedder,
+            "start": self.start,
+            "loss": self.loss,
+            "log": self.log,
+            "filter": self.filter,
+        }
+        return own | {name: value.module for name, value in self.inputs.items() if value.module is not None}

@@ -20,7 +20,7 @@ from robustdml.config import WHITENED
 from robustdml.data import RetrievalData
 from robustdml.data.dataset import renumbered
 from robustdml.evaluation import judged
-from robustdml.filters.filter import LEAST_QUALITY
+from robustdml.filters.filter import KEPT, LEAST_QUALITY
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
 from robustdml.methods import METHODS
 from robustdml.networks.models import apply_in_batches
@@ -97,7 +97,7 @@ def choose(run: Run, report: OnProgress) -> None:
         "start": {"width": run.embedding_size, "measured": run.measured_widths},
         "steps": run.epochs * len(run.sampler),
         "raised": run.rates[0] / run.default_rate,
-        "doubted": 0.0 if run.label_quality is None else float((run.label_quality < LEAST_QUALITY).float().mean()),
+        "doubted": 0.0 if run.beliefs.quality is None else float((run.beliefs.quality < LEAST_QUALITY).float().mean()),
         "overlooked": trials.overlooked,
         "contestants": trials.contestants(int(number)),
     }
@@ -185,7 +185,7 @@ class Trials:
         rows = _thinned(run.labels, np.unique(run.labels), np.random.default_rng(run.config.seed))
         features = np.asarray(run.prepared.data.train.inputs[rows], np.float32)
         self.tallies[self.untrained] = leave_out_by_group(
-            features, run.labels[rows], run.believed()[rows], run.embedding_size, run.config.seed
+            features, run.labels[rows], run.beliefs.believed()[rows], run.embedding_size, run.config.seed
         )
 
     def run_split(self, kept: Rows, held: Rows) -> None:
@@ -197,7 +197,7 @@ class Trials:
         features = np.asarray(data.train.inputs, np.float32)
         prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)
         labels = data.test.labels
-        believed = np.flatnonzero(run.believed()[held])
+        believed = np.flatnonzero(run.beliefs.believed()[held])
         # All held-out samples by the labels given, and those alone whose labels the audit keeps.
         parts = [(rows, labels[rows], _some_of_each_class(labels[rows])) for rows in (np.arange(len(held)), believed)]
 
@@ -208,7 +208,7 @@ class Trials:
             return [judged(embeddings[rows], of_rows, queries) for rows, of_rows, queries in parts]
 
         # Wrong labels bring samples of the held-out classes into training: the start must not see them.
-        rows = np.flatnonzero(run.believed()[kept])
+        rows = np.flatnonzero(run.beliefs.believed()[kept])
         start = make_start(features, run.embedding_size, rows)
         untouched = measure(embed(prepared.backbone))
 
@@ -245,7 +245,7 @@ class Trials:
         trial = Run(config, prepared, run.device, method, start=start)
         trial.choose(trial.loss_name, options, averaging=1.0, keeps_features=False)
         if options.kind == AUDIT:
-            trial.label_quality = run.judge_labels()[torch.from_numpy(kept)]
+            trial.beliefs.quality = run.beliefs.judge()[torch.from_numpy(kept)]
         trial.fit_inputs(self.report)
         return trial
 
@@ -335,9 +335,21 @@ def filters_to_try(run: Run) -> tuple[list[FilterOptions], float]:
     if len(run.labels) < SAMPLES_FOR_PRISM:
         return [FilterOptions(AUDIT)], 0.0
     rows = np.random.default_rng(run.config.seed).permutation(len(run.labels))[:MOST_SAMPLES]
-    audited = (run.judge_labels()[rows] >= LEAST_QUALITY).numpy()
-    overlooked = float((audited & ~run.judge_by_filter(rows)).mean())
+    audited = (run.beliefs.judge()[rows] >= LEAST_QUALITY).numpy()
+    overlooked = float((audited & ~kept_by(asked, run, rows)).mean())
     return [replace(asked, on_trial=False) if overlooked > MOST_OVERLOOKED else FilterOptions(AUDIT)], overlooked
+
+
+def kept_by(options: FilterOptions, run: Run, rows: Rows) -> Mask:
+    """Say which of these labels PRISM keeps by the embeddings before training, (n,)."""
+    prism, embeddings = run.make_filter(options), run.embed_training_split()
+    prism.fit(run.beliefs.judge, lambda: embeddings)
+    kept = torch.full((len(run.labels),), torch.nan, device=run.device)
+    for batch in np.array_split(rows, math.ceil(len(rows) / run.config.batch_size)):
+        own = run.world.part(batch)
+        _, observed = prism.judge(embeddings[own].to(run.device), own, lambda: None)
+        kept[own] = observed[KEPT].float()
+    return np.asarray(run.world.merged(kept)[rows].cpu() == 1)
 
 
 def factors_to_try(run: Run) -> tuple[float, ...]:
