@@ -39,7 +39,12 @@ ALL = (
 
 @pytest.mark.parametrize(
     ("method", "kind"),
-    [("mcl", "prism-average"), ("soft-triple", "prism-proxy"), ("proxy-anchor", "prism-vmf")],
+    [
+        ("mcl", "prism-average"),
+        ("soft-triple", "prism-proxy"),
+        ("proxy-anchor", "prism-vmf"),
+        ("superloss", "prism-vmf"),
+    ],
 )
 def test_filters_find_wrong_labels(noisy, method, kind):
     options = FilterOptions(kind, vmf_epochs=2)

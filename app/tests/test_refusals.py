@@ -105,7 +105,7 @@ MISTAKES = [
     ("train --method mcl --filter-window 5", "--filter-window is for a filter, and there is none here: choose"),
     ("train --filter none --filter-window 5", "or a method that has one by itself: robust"),
     ("train --method mcl --noise-rate 0.2", "--noise-rate is for a filter"),
-    ("train --method superloss --filter-window 5", "method superloss takes none: it weighs samples itself"),
+    ("train --method procsim --filter-window 5", "method procsim takes none: it weighs samples itself"),
     ("train --data features.npz --method mcl --filter prism-average", "without noise_rate rejects none: give"),
     # Settings that a loss or a filter refuses
     ("train --data features.npz --mcl-margin nan --method mcl", "method mcl: margin must be"),

@@ -182,7 +182,7 @@ def test_a_filter_that_is_named_is_not_put_on_trial():
         ({"filter": replace(PROXY, memory_dtype="bfloat16"), "method": "soft-triple"}, "bfloat16 has no effect on"),
         ({"filter": replace(PROXY, memory_size=9), "method": "soft-triple"}, "filter.memory_size=9 has no effect on"),
         ({"filter": FilterOptions("prism-vmf", memory_dtype="float8")}, "memory_dtype 'float8'.*float32, bfloat16"),
-        ({"filter": AVERAGE, "method": "superloss"}, "method superloss weighs samples itself; use filter none"),
+        ({"filter": AVERAGE, "method": "procsim"}, "method procsim weighs samples itself; use filter none"),
     ],
 )
 def test_settings_that_are_refused(settings, message):

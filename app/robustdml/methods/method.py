@@ -31,7 +31,7 @@ class Method:
         lambda loss, embeddings, arguments: (loss(embeddings, **arguments), {})
     )
     observed: tuple[str, ...] = ()  # The names of what `observe` gives
-    takes_filter: bool = True  # False of losses that weigh samples themselves
+    takes_filter: bool = True  # False of losses that take no weights of samples
     filter: FilterOptions = field(default_factory=FilterOptions)  # Default of the setting of that name
     # Gives the proxies of the loss, (C, D) or (C, H, D), where it has any.
     proxies: Callable[[Any], Tensor] | None = None

@@ -113,9 +113,7 @@ METHODS = {
     "contrastive": pair_method("Contrastive", ContrastiveLoss, ContrastiveOptions),
     "mcl": pair_method("MCL", MemoryContrastiveLoss, MemoryContrastiveOptions, inputs=("labels", "memory")),
     "multi-similarity": pair_method("Multi-similarity", MultiSimilarityLoss, MultiSimilarityOptions),
-    "superloss": pair_method(
-        "SuperLoss", SuperContrastiveLoss, SuperLossOptions, ContrastiveOptions, takes_filter=False
-    ),
+    "superloss": pair_method("SuperLoss", SuperContrastiveLoss, SuperLossOptions, ContrastiveOptions),
     "procsim": pair_method(
         "ProcSim",
         ProcSimLoss,
