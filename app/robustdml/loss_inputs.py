@@ -49,7 +49,7 @@ class LossInput:
         """Labels of a batch."""
         return torch.from_numpy(self._train.labels[rows]).to(self._training.device)
 
-    def fit(self, report: OnProgress) -> None:
+    def fit(self, on_progress: OnProgress) -> None:
         """Do what comes before the first epoch."""
 
     def loaded(self) -> None:
@@ -97,7 +97,7 @@ class Confidences(LossInput):
         self._features = training.prepared.frozen_features().astype(np.float32, copy=False)
         self.module = ConfidenceHead(self._features.shape[1], self._train.num_classes).to(training.device)
 
-    def fit(self, report: OnProgress) -> None:
+    def fit(self, on_progress: OnProgress) -> None:
         config = self._training.config
         smooth = config.options[SmoothOptions]
         self.module.fit(
@@ -107,7 +107,7 @@ class Confidences(LossInput):
             batch_size=config.batch_size,
             learning_rate=smooth.learning_rate,
             seed=config.seed,
-            on_epoch=lambda epoch, _: report("phase one", epoch, smooth.epochs),
+            on_epoch=lambda epoch, _: on_progress("phase one", epoch, smooth.epochs),
         )
 
     def loaded(self) -> None:

@@ -1,6 +1,5 @@
 """Retrieval metrics by the cosine: streamed, so that neither all similarities nor all neighbours are ever in memory."""
 
-from collections.abc import Callable
 from typing import TypeAlias
 
 import numpy as np
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from robustdml.arrays import Array, Doubles, Ints, Labels
 from robustdml.errors import UsageError
+from robustdml.progress import OnProgress, silent
 from robustdml_ops.ops import nearest
 
 # What `retrieval_metrics` gives, and what people call it.
@@ -41,7 +41,7 @@ def retrieval_by_query(
     labels: Labels,
     gallery: tuple[Vectors, Labels] | None = None,
     device: torch.device | None = None,
-    on_progress: Callable[[str, int, int], None] = lambda *_: None,
+    on_progress: OnProgress = silent,
     among: Ints | None = None,
 ) -> Doubles:
     """Compute `METRICS` of each query, (N, 6), in a gallery of embeddings and labels; NaN where it has none of a class.

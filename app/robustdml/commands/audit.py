@@ -72,9 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--image-size {arguments.image_size}: expected at least 1")
     settings = ("epochs", "seed", "backbone", "backbone_weights", "finetune")
     config = TrainingConfig(**{name: getattr(arguments, name) for name in settings})
-    with progress_bar("audit") as report, sole_use(out / LOCK, out):
-        report("reading data", 0, 0)
-        samples = read_samples(arguments.data, report)
+    with progress_bar("audit") as on_progress, sole_use(out / LOCK, out):
+        on_progress("reading data", 0, 0)
+        samples = read_samples(arguments.data, on_progress)
         _check_classes(samples)
         if samples.outside is not None:
             print(f"robustdml audit: {in_one_line(samples.outside)}", file=sys.stderr)
@@ -82,11 +82,11 @@ def run(arguments: argparse.Namespace) -> int:
         if samples.inputs is None:
             check_installed(config.backbone, config.backbone_weights)
             size = arguments.image_size or default_image_size(config.backbone)
-            samples = with_images(samples, size, report)
+            samples = with_images(samples, size, on_progress)
             _check_classes(samples)
         checked = _checked(samples, arguments.decisions)  # a file that is none is told before anything is trained
-        features, untouched = _features(samples, config, arguments, report)
-        report("judging", 0, 0)
+        features, untouched = _features(samples, config, arguments, on_progress)
+        on_progress("judging", 0, 0)
         auditor = LabelAuditor(features_learnt=not arguments.as_they_are).fit(features, samples.labels, checked)
         doubts = doubt_classes(features, samples.labels, len(samples.class_names), untouched)
         findings = findings_of(samples, auditor, doubts.halves)
@@ -99,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
             paths=np.array(samples.names),
         )
         sections = ask(samples, findings, auditor.label_quality_, doubts)
-        write_text(out / PAGE, render_page(samples, findings, auditor, features, sections, report))
+        write_text(out / PAGE, render_page(samples, findings, auditor, features, sections, on_progress))
     say_left_out("audit", samples.left_out)
     Console().print(_summary(samples, auditor, sections, checked))
     print(f"{out / PAGE}: look there, then try robustdml apply {out / LABELS} --to CLEAN")
@@ -119,11 +119,11 @@ def _check_classes(samples: AuditSamples) -> None:
 
 
 def _features(
-    samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace, report: OnProgress
+    samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace, on_progress: OnProgress
 ) -> tuple[Singles, Array]:
     assert samples.inputs is not None
     if not arguments.as_they_are:
-        return learn_embeddings(samples, config, arguments.runs, arguments.out, arguments.device, report)
+        return learn_embeddings(samples, config, arguments.runs, arguments.out, arguments.device, on_progress)
     if samples.inputs.ndim != 2:
         raise UsageError("--as-they-are is for features; of images they have to be made first")
     features = np.asarray(samples.inputs, dtype=np.float32)

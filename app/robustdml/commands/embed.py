@@ -80,12 +80,12 @@ def run(arguments: argparse.Namespace) -> int:
     check_writable(out.parent)
     arrays: dict[str, Array] = {}
     left_out: list[str] = []
-    with progress_bar("embed") as report:
-        embedder = open_model(arguments, report, arguments.device)
+    with progress_bar("embed") as on_progress:
+        embedder = open_model(arguments, on_progress, arguments.device)
         parts = find_samples(arguments.images, embedder.card)
         classes = list(dict.fromkeys(name for samples in parts.values() for name in samples.class_names))
         for part, samples in parts.items():
-            found = embed_samples(embedder, samples, arguments.batch_size, arguments.skip_broken, report)
+            found = embed_samples(embedder, samples, arguments.batch_size, arguments.skip_broken, on_progress)
             arrays[f"{part}features"] = found.embeddings
             if samples.labels is not None:
                 arrays[f"{part}labels"] = found.numbered(classes)

@@ -51,22 +51,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         check_writable(arguments.out)
-    with progress_bar("evaluate") as report:
-        embedder = open_model(arguments, report, arguments.device)
-        queries = embed_source(embedder, arguments.data, arguments, report)
+    with progress_bar("evaluate") as on_progress:
+        embedder = open_model(arguments, on_progress, arguments.device)
+        queries = embed_source(embedder, arguments.data, arguments, on_progress)
         searched = queries
         if arguments.gallery is not None:
-            searched = embed_source(embedder, arguments.gallery, arguments, report)
+            searched = embed_source(embedder, arguments.gallery, arguments, on_progress)
         names = sorted({*queries.samples.class_names, *searched.samples.class_names})
         labels, there = (one.numbered(names) for one in (queries, searched))
         rows, others = (torch.from_numpy(one.embeddings).to(embedder.device) for one in (queries, searched))
         gallery = None if searched is queries else (others, there)
-        found = retrieval_by_query(rows, labels, gallery, embedder.device, report)
+        found = retrieval_by_query(rows, labels, gallery, embedder.device, on_progress)
         judged = ~np.isnan(found[:, 0])
         if not judged.any():
             need = "a class with at least 2 samples" if gallery is None else f"a class of {queries.samples.name} in it"
             raise UsageError(f"{searched.samples.name}: nothing to find; retrieval needs {need}")
-        report("comparing pairs", 0, 0)
+        on_progress("comparing pairs", 0, 0)
         pairs = verify(rows, labels, gallery)
     say_left_out("evaluate", [*queries.left_out, *(searched.left_out if gallery is not None else ())])
     # Rows of two files of features have the same numbers for names.

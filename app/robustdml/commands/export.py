@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with progress_bar("export") as report:
-        embedder = open_model(arguments, report)
-        report(f"writing {arguments.out}", 0, 0)
+    with progress_bar("export") as on_progress:
+        embedder = open_model(arguments, on_progress)
+        on_progress(f"writing {arguments.out}", 0, 0)
         metadata, difference = export_model(embedder, arguments.out)
     takes = embedder.card.takes
     print(f"{arguments.out}: takes {takes}; no number differs from the network's by more than {difference:.1e}")

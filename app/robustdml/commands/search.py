@@ -40,12 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"-k {arguments.k}: expected at least 1")
     out: Path = arguments.out
     check_writable(out)
-    with progress_bar("search") as report:
-        embedder = open_model(arguments, report, arguments.device)
-        queries = gallery = embed_source(embedder, arguments.query, arguments, report)
+    with progress_bar("search") as on_progress:
+        embedder = open_model(arguments, on_progress, arguments.device)
+        queries = gallery = embed_source(embedder, arguments.query, arguments, on_progress)
         if not same_source(arguments.gallery, arguments.query):
-            gallery = embed_source(embedder, arguments.gallery, arguments, report)
-        report("searching", 0, 0)
+            gallery = embed_source(embedder, arguments.gallery, arguments, on_progress)
+        on_progress("searching", 0, 0)
         rows, others = (torch.from_numpy(one.embeddings).to(embedder.device) for one in (queries, gallery))
         among_themselves = gallery is queries
         if among_themselves and len(others) < 2:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
             ]
             listed.append({"query": query, "class": queries.class_of(number), "found": found})
         write_text(out / FOUND, json.dumps(listed, indent=2) + "\n")
-        report("pictures", 0, 0)
+        on_progress("pictures", 0, 0)
         title = f"Found in {gallery.samples.name}"
         below = f"The {similar.indices.shape[1]} most similar of {most:,}, by the cosine. All are in {FOUND}."
         sections = [f"<h1>{escape(in_one_line(title))}</h1><p>{below}</p>"]

@@ -165,10 +165,10 @@ class Run:
             sizes["noise"] = data.noise
         return sizes if self.audited is None else {**sizes, "audited": self.audited}
 
-    def fit_inputs(self, report: OnProgress) -> None:
+    def fit_inputs(self, on_progress: OnProgress) -> None:
         """Prepare inputs and filter before the first epoch, such as phase one of Smooth Proxy-Anchor."""
         for loss_input in self.inputs.values():
-            loss_input.fit(report)
+            loss_input.fit(on_progress)
         self.filter.fit(self.beliefs.judge, self.embed_training_split)
         self._draw_from_kept()
 
@@ -196,7 +196,7 @@ class Run:
         return start.whitened(features, self.labels, np.flatnonzero(self.beliefs.believed())) if whiten else start
 
     def take_steps(
-        self, report: OnProgress, recorders: Sequence[Recorder], pause: Callable[[], object] = lambda: None
+        self, on_progress: OnProgress, recorders: Sequence[Recorder], pause: Callable[[], object] = lambda: None
     ) -> None:
         """Take the steps of the epoch that are left; `pause` is called after each, when `state` holds all of it."""
         done = self.under_way
@@ -220,7 +220,7 @@ class Run:
                 done.total, done.taken = done.total.to(value.device) + value, done.taken + 1
             for recorder in recorders:
                 recorder.step(done.steps, len(self.sampler), value)
-            report(title, done.steps, len(self.sampler))
+            on_progress(title, done.steps, len(self.sampler))
             done.seconds = time.perf_counter() - began
             pause()
             began = time.perf_counter() - done.seconds

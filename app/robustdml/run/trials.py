@@ -60,22 +60,22 @@ FASTER, FEW_STEPS = 3.0, 300
 GROUPS = 5
 
 
-def prepare_run(run: Run, report: OnProgress) -> None:
+def prepare_run(run: Run, on_progress: OnProgress) -> None:
     """Prepare the first epoch: run the trials that choose settings, and fit the inputs of the loss."""
     start = time.perf_counter()
     if run.config.chooses_averaging:
-        choose(run, report)
-    run.fit_inputs(report)
+        choose(run, on_progress)
+    run.fit_inputs(on_progress)
     run.phase_one_seconds = time.perf_counter() - start
 
 
-def choose(run: Run, report: OnProgress) -> None:
+def choose(run: Run, on_progress: OnProgress) -> None:
     """Run the trials, and set the run to the best of them."""
-    report("judging labels", 0, 0)  # of millions of samples it takes minutes
+    on_progress("judging labels", 0, 0)  # of millions of samples it takes minutes
     # Random numbers of the run's seed; the generators are restored afterwards.
     with torch.random.fork_rng(devices=[run.device] if run.device.type == "cuda" else []):
         torch.manual_seed(run.config.seed)
-        trials = Trials(run, report)
+        trials = Trials(run, on_progress)
         for kept, held in splits_of(run.labels, run.config.seed):
             torch.manual_seed(run.config.seed)
             trials.run_split(kept, held)
@@ -107,8 +107,8 @@ def choose(run: Run, report: OnProgress) -> None:
 class Trials:
     """Trial runs, and what they have found."""
 
-    def __init__(self, run: Run, report: OnProgress) -> None:
-        self.run, self.report = run, report
+    def __init__(self, run: Run, on_progress: OnProgress) -> None:
+        self.run, self.on_progress = run, on_progress
         self.epochs = math.ceil(run.config.epochs * (EPOCHS_OF_FEW if has_few_classes(run) else EPOCHS))
         self.filters, self.overlooked = filters_to_try(run)
         self.factors = factors_to_try(run)
@@ -227,7 +227,7 @@ class Trials:
             trial = self._begin(loss, options, factor, prepared, kept, start)
             begun = embed(trial.embedder)
             while trial.epoch < self.epochs:
-                trial.take_steps(lambda what, *done: self.report(f"trial, {what}", *done), ())
+                trial.take_steps(lambda what, *done: self.on_progress(f"trial, {what}", *done), ())
                 trial.next_epoch({})
             # The layer is linear, and so is the average in its weight.
             moved = embed(trial.embedder) - begun
@@ -246,7 +246,7 @@ class Trials:
         trial.choose(trial.loss_name, options, averaging=1.0, keeps_features=False)
         if options.kind == AUDIT:
             trial.beliefs.quality = run.beliefs.judge()[torch.from_numpy(kept)]
-        trial.fit_inputs(self.report)
+        trial.fit_inputs(self.on_progress)
         return trial
 
 
