@@ -233,7 +233,7 @@ def test_names_in_a_list_are_kept_as_they_are(tmp_path):
     (tmp_path / "list.csv").write_text("path,label\n a.png, cat\nb.png,cat\nc.png,  \n")
     listed = read_list(tmp_path / "list.csv")
     assert listed.class_names == (" cat", "cat") and listed.files == [tmp_path / " a.png", tmp_path / "b.png"]
-    assert listed.left_out == ["row 3 of list.csv (no label)"]
+    assert listed.left_out == ("row 3 of list.csv (no label)",)
 
 
 def test_a_list_names_a_file_once(tmp_path):

@@ -20,9 +20,9 @@ from PIL import Image
 from robustdml.audit.classes import doubt_classes
 from robustdml.audit_report.learning import learn_embeddings
 from robustdml.audit_report.questions import find_copies
-from robustdml.audit_report.samples import AuditSamples
 from robustdml.config import TrainingConfig
 from robustdml.data import Split, load_data
+from robustdml.data.dataset import Samples
 
 COPIES, QUALITY = 200, 90
 FIRST_SEED = 60  # plantings of the seeds below served to choose the audit's thresholds, or were seen before
@@ -69,8 +69,7 @@ def measure(data: str, seed: int) -> dict[str, list[float]]:
     in_test = np.concatenate([random.random(len(train)) < 0.2, np.ones(COPIES, dtype=bool)])
     in_test[copied] = False
     used, labels = np.unique(labels, return_inverse=True)
-    names = [str(row) for row in range(len(labels))]
-    samples = AuditSamples(data, names, labels, tuple(map(str, used)), inputs)
+    samples = Samples(inputs, labels, tuple(map(str, used)), source=data)
     with tempfile.TemporaryDirectory() as folder:
         features, untouched = learn_embeddings(
             samples, TrainingConfig(seed=seed), 1, Path(folder), "cpu", lambda *_: None

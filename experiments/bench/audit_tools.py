@@ -20,8 +20,8 @@ from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import NO_CLASS, WRONG
 from robustdml.audit.features import principal_rows
 from robustdml.audit_report.learning import learn_embeddings
-from robustdml.audit_report.samples import AuditSamples
 from robustdml.config import TrainingConfig
+from robustdml.data.dataset import Samples
 
 FOLDS = 5
 NEIGHBOURS = 20
@@ -86,9 +86,8 @@ def auditor(features: NDArray[np.float32], labels: NDArray[np.int64], learnt: bo
 
 
 def learnt_embeddings(images: NDArray[np.generic], labels: NDArray[np.int64], seed: int) -> NDArray[np.float32]:
-    names = [str(place) for place in range(len(labels))]
     classes = tuple(str(label) for label in range(int(labels.max()) + 1))
-    samples = AuditSamples("bench", names, labels, classes, images)
+    samples = Samples(images, labels, classes, source="bench")
     with tempfile.TemporaryDirectory() as folder:
         return learn_embeddings(samples, TrainingConfig(seed=seed), 1, Path(folder), "cpu", lambda *_: None)[0]
 

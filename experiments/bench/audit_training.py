@@ -19,9 +19,9 @@ import experiments.noise  # noqa: F401  (adds noise models)
 from robustdml.audit import LabelAuditor
 from robustdml.audit_report.findings import findings_of, write_findings
 from robustdml.audit_report.learning import learn_embeddings
-from robustdml.audit_report.samples import AuditSamples
 from robustdml.config import TrainingConfig
 from robustdml.data import load_data
+from robustdml.data.dataset import Samples
 from robustdml.errors import UsageError
 from robustdml.methods import METHODS
 from robustdml.networks.preparation import Prepared, prepare
@@ -54,7 +54,7 @@ def audit(prepared: Prepared, noise: str, seed: int, folder: Path) -> Path:
     labels = with_wrong_labels(prepared.data, noise, seed).train.labels
     used, given = np.unique(labels, return_inverse=True)
     names = tuple(train_split.class_names[label] for label in used)
-    samples = AuditSamples("bench", train_split.names(), given, names, np.asarray(train_split.inputs))
+    samples = Samples(np.asarray(train_split.inputs), given, names, train_split.sample_names, source="bench")
     embeddings, _ = learn_embeddings(samples, TrainingConfig(seed=seed), 1, folder, "cpu", lambda *_: None)
     auditor = LabelAuditor(features_learnt=True).fit(embeddings, given)
     write_findings(file, findings_of(samples, auditor, np.zeros(len(given), np.int64)))

@@ -9,8 +9,8 @@ from pathlib import Path
 from robustdml.arrays import Ints
 from robustdml.audit import VERDICTS, LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES, NOT_SURE, RIGHT, WRONG
-from robustdml.audit_report.samples import AuditSamples
 from robustdml.config import CONFIDENCE, CORRECT, USES
+from robustdml.data.dataset import Samples
 from robustdml.data.folders import PARTS
 from robustdml.errors import UnknownNameError, UsageError, few
 from robustdml.plain_files import read_csv, write_csv
@@ -35,11 +35,11 @@ class Finding:
 COLUMNS = tuple(field.name for field in fields(Finding))
 
 
-def findings_of(samples: AuditSamples, auditor: LabelAuditor, halves: Ints) -> list[Finding]:
+def findings_of(samples: Samples, auditor: LabelAuditor, halves: Ints) -> list[Finding]:
     """Gather what the auditor holds."""
     classes = samples.class_names
     columns = (
-        samples.names,
+        samples.names(),
         [classes[label] for label in samples.labels],
         auditor.label_quality_.tolist(),
         [classes[label] for label in auditor.proposed_labels_],

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 
 from robustdml.arrays import Array, Singles
-from robustdml.audit_report.samples import AuditSamples
 from robustdml.cache import read_array, write_checked
 from robustdml.config import PRINCIPAL, UNTRAINED, WHITENED, TrainingConfig
-from robustdml.data import RetrievalData, Split
+from robustdml.data import RetrievalData
+from robustdml.data.dataset import Samples
 from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import prepare, resolve_device
 from robustdml.progress import OnProgress
@@ -21,17 +21,15 @@ _EVALUATED = 64
 
 
 def learn_embeddings(
-    samples: AuditSamples, config: TrainingConfig, runs: int, out: Path, device: str, on_progress: OnProgress
+    samples: Samples, config: TrainingConfig, runs: int, out: Path, device: str, on_progress: OnProgress
 ) -> tuple[Singles, Array]:
     """Train, and embed all samples; also give their features before training. What is in `out` is taken up."""
-    assert samples.inputs is not None
     # Trials and the whitened start serve retrieval of unseen classes. The audit was measured without both.
     start = PRINCIPAL if config.start is None and config.layer_start == WHITENED else config.start
     config = replace(config, filter=replace(config.filter_options, on_trial=False), start=start)
-    whole = Split(samples.inputs, samples.labels, samples.class_names)
     # Class by class, those with several samples first: others find nothing.
-    few = np.lexsort((whole.labels, np.bincount(whole.labels)[whole.labels] < 2))[:_EVALUATED]
-    data = RetrievalData(samples.source, whole, whole.take(few, whole.labels[few], whole.class_names))
+    few = np.lexsort((samples.labels, np.bincount(samples.labels)[samples.labels] < 2))[:_EVALUATED]
+    data = RetrievalData(samples.source, samples, samples.take(few, samples.labels[few], samples.class_names))
     # Features of the frozen backbone are made once for all runs.
     prepared = prepare(config, data, resolve_device(device), on_progress)
     parts = []
@@ -49,7 +47,7 @@ def learn_embeddings(
                 evaluate_each_epoch=False,
                 may_keep_features=False,
             )
-            inputs = whole.inputs if config.finetune else prepared.data.train.inputs
+            inputs = samples.inputs if config.finetune else prepared.data.train.inputs
             embeddings = apply_in_batches(result.embedder, inputs, resolve_device(device), on_progress=on_progress)
             lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
             unit = embeddings / np.maximum(lengths, np.finfo(np.float32).tiny)

@@ -17,7 +17,7 @@ from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES, NO_CLASS, RIGHT
 from robustdml.audit_report.findings import Finding, estimated_share
 from robustdml.audit_report.questions import Section, best_first
-from robustdml.audit_report.samples import AuditSamples
+from robustdml.data.dataset import Samples
 from robustdml.data.images import MODES, to_square
 from robustdml.networks.models import unit_rows
 from robustdml.progress import OnProgress
@@ -35,7 +35,7 @@ MOST_CONFUSIONS = 200
 
 
 def render_page(
-    samples: AuditSamples,
+    samples: Samples,
     findings: list[Finding],
     auditor: LabelAuditor,
     features: Singles,
@@ -103,10 +103,10 @@ def _sample(one: Finding) -> dict[str, Any]:
     return said | {"right": round(one.probability, 3), "sure": round(one.proposed_probability, 3)}
 
 
-def _pictures(samples: AuditSamples, rows: list[int], on_progress: OnProgress) -> dict[int, dict[str, str]]:
+def _pictures(samples: Samples, rows: list[int], on_progress: OnProgress) -> dict[int, dict[str, str]]:
     """Small pictures, by the number of the sample; nothing of features."""
     out: dict[int, dict[str, str]] = {}
-    if samples.inputs is None or samples.inputs.ndim != 4:
+    if not samples.is_images:
         return out
     side = int(np.clip((MOST_PIXELS / max(len(rows), 1)) ** 0.5, SMALLEST, min(LARGEST, max(samples.inputs.shape[2:]))))
     for done, row in enumerate(rows):
@@ -117,7 +117,7 @@ def _pictures(samples: AuditSamples, rows: list[int], on_progress: OnProgress) -
     return out
 
 
-def _overview(samples: AuditSamples, findings: list[Finding], auditor: LabelAuditor, shown: int) -> str:
+def _overview(samples: Samples, findings: list[Finding], auditor: LabelAuditor, shown: int) -> str:
     verdicts = Counter(one.verdict for one in findings)
     said = ", ".join(f"{count:,} {escape(verdict)}" for verdict, count in verdicts.most_common())
     pairs = Counter((one.label, one.proposed) for one in findings if one.label != one.proposed)
@@ -140,7 +140,7 @@ def _overview(samples: AuditSamples, findings: list[Finding], auditor: LabelAudi
     )
 
 
-def _per_class(samples: AuditSamples, findings: list[Finding], auditor: LabelAuditor) -> str:
+def _per_class(samples: Samples, findings: list[Finding], auditor: LabelAuditor) -> str:
     shares, strangers = auditor.class_wrong_share_, Counter(one.label for one in findings if one.verdict == NO_CLASS)
     sizes = np.bincount(samples.labels, minlength=len(samples.class_names))
     rows = [

@@ -10,7 +10,7 @@ from robustdml.arrays import Floats, Ints, Labels, Mask
 from robustdml.audit.classes import ClassDoubts
 from robustdml.audit.features import blocks
 from robustdml.audit_report.findings import DROP, MERGE, SPLIT, Finding
-from robustdml.audit_report.samples import AuditSamples
+from robustdml.data.dataset import Samples
 from robustdml.data.image_files import Inputs
 from robustdml.networks.models import unit_length
 from robustdml_ops.ops import nearest
@@ -63,7 +63,7 @@ def best_first(labels: Labels, quality: Floats) -> list[Ints]:
     return np.split(np.lexsort((-quality, labels)), np.cumsum(np.bincount(labels))[:-1])
 
 
-def ask(samples: AuditSamples, findings: list[Finding], quality: Floats, doubts: ClassDoubts) -> list[Section]:
+def ask(samples: Samples, findings: list[Finding], quality: Floats, doubts: ClassDoubts) -> list[Section]:
     """Ask about the classes in doubt, and about copies in both parts; the samples shown are those of best quality."""
     of_class = best_first(samples.labels, quality)
     one = [_may_be_one(samples, of_class, *pair) for pair in doubts.one[:MOST_QUESTIONS]]
@@ -82,14 +82,13 @@ def ask(samples: AuditSamples, findings: list[Finding], quality: Floats, doubts:
     ]
     if not samples.parts:
         return sections
-    assert samples.inputs is not None
     copies = find_copies(samples.inputs, np.array(samples.parts) == "test")
     questions = [_is_copy(findings, *pair) for pair in list(copies.items())[:MOST_QUESTIONS]]
     about = "A test on copies of what was learnt says too much. Without a decision apply keeps both."
     return [*sections, Section("Images in both train and test", about, questions, True)]
 
 
-def _may_be_one(samples: AuditSamples, of_class: list[Ints], i: int, j: int, mixing: float) -> Question:
+def _may_be_one(samples: Samples, of_class: list[Ints], i: int, j: int, mixing: float) -> Question:
     names, rows = [samples.class_names[k] for k in (i, j)], [of_class[k] for k in (i, j)]
     choices = [
         Choice(

@@ -19,10 +19,11 @@ from robustdml.audit_report.findings import estimated_share, findings_of, read_d
 from robustdml.audit_report.learning import learn_embeddings
 from robustdml.audit_report.page import render_page
 from robustdml.audit_report.questions import Section, ask
-from robustdml.audit_report.samples import AuditSamples, read_samples, with_images
+from robustdml.audit_report.samples import outside_line, read_samples, with_images
 from robustdml.cache import LOCK, NAMES, sole_use, write_text
 from robustdml.command_line import path, say_left_out
 from robustdml.config import TrainingConfig
+from robustdml.data.dataset import Samples
 from robustdml.data.image_files import seen
 from robustdml.data.load import expected_data
 from robustdml.errors import UsageError, counted, few, in_one_line
@@ -76,10 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
         on_progress("reading data", 0, 0)
         samples = read_samples(arguments.data, on_progress)
         _check_classes(samples)
-        if samples.outside is not None:
-            print(f"robustdml audit: {in_one_line(samples.outside)}", file=sys.stderr)
+        if (outside := outside_line(samples)) is not None:
+            print(f"robustdml audit: {in_one_line(outside)}", file=sys.stderr)
         _take_up(out, samples, config, arguments)
-        if samples.inputs is None:
+        if samples.files:
             check_installed(config.backbone, config.backbone_weights)
             size = arguments.image_size or default_image_size(config.backbone)
             samples = with_images(samples, size, on_progress)
@@ -96,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
             features=features,
             labels=samples.labels,
             class_names=np.array(samples.class_names),
-            paths=np.array(samples.names),
+            paths=np.array(samples.names()),
         )
         sections = ask(samples, findings, auditor.label_quality_, doubts)
         write_text(out / PAGE, render_page(samples, findings, auditor, features, sections, on_progress))
@@ -110,8 +111,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_classes(samples: AuditSamples) -> None:
-    twice = [name for name, count in Counter(samples.names).items() if count > 1]
+def _check_classes(samples: Samples) -> None:
+    twice = [name for name, count in Counter(samples.names()).items() if count > 1]
     if twice:
         raise UsageError(f"{samples.source}: {counted(len(twice), 'sample')} given twice, keep one: {few(twice)}")
     if len(samples.class_names) < 2:
@@ -119,40 +120,39 @@ def _check_classes(samples: AuditSamples) -> None:
 
 
 def _features(
-    samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace, on_progress: OnProgress
+    samples: Samples, config: TrainingConfig, arguments: argparse.Namespace, on_progress: OnProgress
 ) -> tuple[Singles, Array]:
-    assert samples.inputs is not None
     if not arguments.as_they_are:
         return learn_embeddings(samples, config, arguments.runs, arguments.out, arguments.device, on_progress)
-    if samples.inputs.ndim != 2:
+    if samples.is_images:
         raise UsageError("--as-they-are is for features; of images they have to be made first")
     features = np.asarray(samples.inputs, dtype=np.float32)
     return features, features
 
 
-def _checked(samples: AuditSamples, decisions: Path | None) -> Doubles:
+def _checked(samples: Samples, decisions: Path | None) -> Doubles:
     """Decisions of a person on each label, (N,): 1 for right, 0 for wrong, NaN without a decision."""
     if decisions is None:
-        return np.full(len(samples.names), np.nan)
+        return np.full(len(samples), np.nan)
     labels = [samples.class_names[label] for label in samples.labels]
-    found = read_decisions(decisions, samples.names, labels)
-    return np.array([found.says(name, label) for name, label in zip(samples.names, labels, strict=True)])
+    found = read_decisions(decisions, samples.names(), labels)
+    return np.array([found.says(name, label) for name, label in zip(samples.names(), labels, strict=True)])
 
 
-def digest_of(samples: AuditSamples) -> str:
+def digest_of(samples: Samples) -> str:
     """Digest of names, labels, and features or the files' times."""
     digest = hashlib.sha256()
-    for name, label in zip(samples.names, samples.labels.tolist(), strict=True):
+    for name, label in zip(samples.names(), samples.labels.tolist(), strict=True):
         # Images that were changed, or put right, in between would not go with what was made of the old ones.
-        when = seen(name) if samples.inputs is None else ""
+        when = seen(name) if samples.files else ""
         digest.update(f"{name}\0{samples.class_names[label]}\0{when}\0".encode("utf-8", NAMES))
-    if samples.inputs is not None and samples.inputs.ndim == 2:
+    if not samples.is_images:
         for start in range(0, len(samples.inputs), 4096):
             digest.update(np.ascontiguousarray(samples.inputs[start : start + 4096]).data)
     return digest.hexdigest()
 
 
-def _take_up(out: Path, samples: AuditSamples, config: TrainingConfig, arguments: argparse.Namespace) -> None:
+def _take_up(out: Path, samples: Samples, config: TrainingConfig, arguments: argparse.Namespace) -> None:
     """Refuse a folder with an audit of other samples or settings, and note those of this one."""
     state = {
         "source": samples.source,
@@ -175,7 +175,7 @@ def _take_up(out: Path, samples: AuditSamples, config: TrainingConfig, arguments
     write_text(file, text)
 
 
-def _summary(samples: AuditSamples, auditor: LabelAuditor, sections: list[Section], checked: Doubles) -> Table:
+def _summary(samples: Samples, auditor: LabelAuditor, sections: list[Section], checked: Doubles) -> Table:
     table = Table(title="What the labels are", show_header=False)
     verdicts, counts = np.unique(auditor.verdicts_, return_counts=True)
     for verdict, count in sorted(zip(verdicts.tolist(), counts.tolist(), strict=True), key=lambda one: -one[1]):

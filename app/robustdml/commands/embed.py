@@ -52,7 +52,7 @@ def embed_source(
     parts = find_samples(source, embedder.card)
     samples = parts.get(TEST, parts[TRAIN])
     if TEST in parts:
-        samples = replace(samples, name=f"{samples.name}, test part")
+        samples = replace(samples, source=f"{samples.source}, test part")
     return embed_samples(embedder, samples, arguments.batch_size, arguments.skip_broken, on_progress)
 
 
@@ -87,9 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
         for part, samples in parts.items():
             found = embed_samples(embedder, samples, arguments.batch_size, arguments.skip_broken, on_progress)
             arrays[f"{part}features"] = found.embeddings
-            if samples.labels is not None:
+            if samples.class_names:
                 arrays[f"{part}labels"] = found.numbered(classes)
-            if isinstance(samples.inputs, list):
+            if samples.files:
                 arrays[f"{part}paths"] = np.array(found.names)
             left_out += found.left_out
     if classes:

@@ -64,23 +64,25 @@ def run(arguments: argparse.Namespace) -> int:
         found = retrieval_by_query(rows, labels, gallery, embedder.device, on_progress)
         judged = ~np.isnan(found[:, 0])
         if not judged.any():
-            need = "a class with at least 2 samples" if gallery is None else f"a class of {queries.samples.name} in it"
-            raise UsageError(f"{searched.samples.name}: nothing to find; retrieval needs {need}")
+            need = (
+                "a class with at least 2 samples" if gallery is None else f"a class of {queries.samples.source} in it"
+            )
+            raise UsageError(f"{searched.samples.source}: nothing to find; retrieval needs {need}")
         on_progress("comparing pairs", 0, 0)
         pairs = verify(rows, labels, gallery)
     say_left_out("evaluate", [*queries.left_out, *(searched.left_out if gallery is not None else ())])
     # Rows of two files of features have the same numbers for names.
-    of_files = isinstance(searched.samples.inputs, list)
+    of_files = len(searched.samples.files) > 0
     if gallery is not None and (of_files or same_source(arguments.data, arguments.gallery)):
         there_too = {os.path.realpath(name) for name in searched.names}
         if same := sorted(name for name in queries.names if os.path.realpath(name) in there_too):
             told = f"{counted(len(same), 'sample')} in both, and found as their own copies: {few(same)}"
             print(f"robustdml evaluate: {told}", file=sys.stderr)
     figures: dict[str, Any] = {
-        "data": queries.samples.name,
+        "data": queries.samples.source,
         "samples": len(labels),
         "classes": len(np.unique(labels)),
-        **({} if gallery is None else {"gallery": searched.samples.name, "gallery_samples": len(there)}),
+        **({} if gallery is None else {"gallery": searched.samples.source, "gallery_samples": len(there)}),
         "nothing_to_find": int((~judged).sum()),
         **dict(zip(METRICS, found[judged].mean(0).tolist(), strict=True)),
         "intervals": dict(zip(METRICS, intervals_over_classes(found, labels), strict=True)),
@@ -92,8 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(json.dumps(figures, indent=2))
         return 0
     searching = f"{counted(len(labels), 'sample')} of {counted(figures['classes'], 'class', 'classes')}"
-    among = "" if gallery is None else f", in {searched.samples.name}: {counted(len(there), 'sample')}"
-    print(f"{queries.samples.name}: {searching}{among}")
+    among = "" if gallery is None else f", in {searched.samples.source}: {counted(len(there), 'sample')}"
+    print(f"{queries.samples.source}: {searching}{among}")
     if figures["nothing_to_find"]:
         print(f"{counted(figures['nothing_to_find'], 'sample')} without another of the class to find: no queries")
     table = Table("", "", "95 % interval over classes", "threshold", show_header=True)

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows, others = (torch.from_numpy(one.embeddings).to(embedder.device) for one in (queries, gallery))
         among_themselves = gallery is queries
         if among_themselves and len(others) < 2:
-            raise UsageError(f"{gallery.samples.name}: one sample finds nothing in itself; give another gallery")
+            raise UsageError(f"{gallery.samples.source}: one sample finds nothing in itself; give another gallery")
         most = len(others) - among_themselves
         similar = nearest(rows, others, min(arguments.k, most), exclude_self=among_themselves)
         places, cosines, names = similar.indices.tolist(), similar.values.tolist(), gallery.names
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             listed.append({"query": query, "class": queries.class_of(number), "found": found})
         write_text(out / FOUND, json.dumps(listed, indent=2) + "\n")
         on_progress("pictures", 0, 0)
-        title = f"Found in {gallery.samples.name}"
+        title = f"Found in {gallery.samples.source}"
         below = f"The {similar.indices.shape[1]} most similar of {most:,}, by the cosine. All are in {FOUND}."
         sections = [f"<h1>{escape(in_one_line(title))}</h1><p>{below}</p>"]
         for number, one in enumerate(listed[:MOST_SHOWN]):
@@ -78,12 +78,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _figure(embedded: Embedded, place: int, name: str, said: str) -> str:
     """Show a sample with its class and its file; no picture of features, and of a file that is gone."""
-    inputs, row = embedded.samples.inputs, embedded.rows[place]
+    samples, row = embedded.samples, embedded.rows[place]
     pixels: Array | str = ""
-    if isinstance(inputs, list):
-        pixels = decode(inputs[row], THUMBNAIL)
-    elif inputs.ndim == 4:
-        pixels = inputs[row]
+    if samples.files:
+        pixels = decode(samples.files[row], THUMBNAIL)
+    elif samples.is_images:
+        pixels = samples.inputs[row]
     source = "" if isinstance(pixels, str) else picture(pixels)
     told = f"{said} {embedded.class_of(place) or ''}".strip()
     return figure(source, in_one_line(name), in_one_line(f"{told} · {Path(name).name}"))

@@ -1,13 +1,17 @@
 """The data set type that everything else takes, and its split by class."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from robustdml.arrays import Ints, Labels, Rows
 from robustdml.data.image_files import ImageFiles, Inputs
 from robustdml.errors import UsageError
+
+AnySplit = TypeVar("AnySplit", bound="Split")
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,7 @@ class Split:
     # Images, uint8, (N, channels, height, width), or features, float32 or float16, (N, F).
     inputs: Inputs
     labels: Labels  # (N,), values 0..C-1
-    class_names: tuple[str, ...]  # C names, in the order of the labels
+    class_names: tuple[str, ...]  # C names, in the order of the labels; none without labels, which are all 0 then
     sample_names: Sequence[object] | None = None  # Path of each sample or its place in the file, (N,); None: 0..N-1
     true_labels: Ints | None = None  # (N,), for the report of a run; None where they are not known
 
@@ -43,11 +47,38 @@ class Split:
         """Give the names of the samples as texts, (N,)."""
         return [str(name) for name in (range(len(self)) if self.sample_names is None else self.sample_names)]
 
-    def take(self, rows: Rows, labels: Labels, class_names: tuple[str, ...]) -> "Split":
+    def take(self: AnySplit, rows: Rows, labels: Labels, class_names: tuple[str, ...]) -> AnySplit:
         """Take rows (n,) under the labels given, (n,), which need not be their own; without true labels."""
         names = None if self.sample_names is None else [self.sample_names[row] for row in rows]
         inputs = self.inputs.take(rows) if isinstance(self.inputs, ImageFiles) else self.inputs[rows]
-        return Split(inputs, labels, class_names, names)
+        return replace(
+            self, inputs=inputs, labels=labels, class_names=class_names, sample_names=names, true_labels=None
+        )
+
+    def subset(self: AnySplit, rows: Rows) -> AnySplit:
+        """Take rows (n,) and the classes that they are of, numbered from 0 on."""
+        used, labels = np.unique(self.labels[rows], return_inverse=True)
+        return self.take(rows, labels.astype(np.int64), tuple(self.class_names[label] for label in used))
+
+
+@dataclass(frozen=True)
+class Samples(Split):
+    """A split as its source has it; images of files have the default size, and may be broken."""
+
+    source: str = ""  # A name, file or folder
+    left_out: tuple[str, ...] = ()  # Rows without a path, a label or finite features, with the reason
+    loose: tuple[str, ...] = ()  # Images in no class folder, which are left out as well, with the reason
+    parts: tuple[str, ...] = ()  # ``train`` or ``test`` of each sample, (N,); empty without parts
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """Files of the images, (N,); none where the inputs are arrays."""
+        return self.inputs.files if isinstance(self.inputs, ImageFiles) else ()
+
+    def take(self, rows: Rows, labels: Labels, class_names: tuple[str, ...]) -> "Samples":
+        """Take rows as any split does, with their parts."""
+        parts = tuple(self.parts[row] for row in rows) if self.parts else ()
+        return replace(super().take(rows, labels, class_names), parts=parts)
 
 
 @dataclass(frozen=True)
@@ -82,12 +113,6 @@ def members_of_classes(labels: Labels, num_classes: int) -> list[Rows]:
     """Sample numbers of each class, ascending."""
     sizes = np.bincount(labels, minlength=num_classes)
     return np.split(np.argsort(labels, kind="stable"), np.cumsum(sizes)[:-1])
-
-
-def renumbered(labels: Labels, class_names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Labels (n,) as numbers of the classes that they are of, from 0 on, and the names of these."""
-    used, numbers = np.unique(labels, return_inverse=True)
-    return numbers.astype(np.int64), tuple(class_names[label] for label in used)
 
 
 def take_classes(whole: Split, classes: Ints) -> Split:

@@ -1,13 +1,12 @@
 """Images in class folders or lists."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from robustdml.arrays import Labels, Rows
-from robustdml.data.dataset import RetrievalData, Split, divide_classes, renumbered
+from robustdml.data.dataset import RetrievalData, Samples, Split, divide_classes
 from robustdml.data.image_files import ImageFiles, readable_rows
 from robustdml.data.images import image_files, is_image
 from robustdml.errors import UsageError, expanded
@@ -21,29 +20,13 @@ _SUFFIXES = (".csv", ".parquet")
 _DELIMITERS = ",;\t"  # semicolons where the decimal mark is a comma
 
 
-@dataclass(frozen=True)
-class ListedImages:
-    """Images of a folder of class folders, or rows of a list that have both a path and a label."""
-
-    files: list[Path]  # In a list relative to its folder, here absolute
-    labels: Labels  # int64, (N,), 0..C-1
-    class_names: tuple[str, ...]  # C names, sorted
-    left_out: list[str] = field(default_factory=list)  # Rows that lack one of the two, with the reason
-    loose: list[str] = field(default_factory=list)  # Images of a folder that lie in no class folder, with the reason
-    parts: list[str] = field(default_factory=list)  # Of each row of a list that says so, one of `PARTS`
-
-    def take(self, rows: Rows) -> "ListedImages":
-        """Keep some images (n,), and the classes that they have."""
-        return ListedImages([self.files[row] for row in rows], *renumbered(self.labels[rows], self.class_names))
-
-
 def is_list(path: Path) -> bool:
     """Tell whether a file is a list, by its name."""
     return path.suffix.lower() in _SUFFIXES
 
 
-def read_list(path: Path) -> ListedImages:
-    """Read a list; whether the images are there is not looked at."""
+def read_list(path: Path) -> Samples:
+    """Read the rows of a list that have both a path and a label; whether the images are there is not looked at."""
     rows = _parquet_rows(path) if path.suffix.lower() == ".parquet" else _csv_rows(path)
     if not rows:
         raise UsageError(f"{path}: an empty list; expected a path and a label a line")
@@ -64,12 +47,20 @@ def read_list(path: Path) -> ListedImages:
         raise UsageError(f"{path}: no line has both a path and a label")
     names, labels = np.unique([label for _, label, _ in good], return_inverse=True)
     # A column of that name may mean anything else.
-    parts = [part.strip() for _, _, part in good]
-    parts = parts if {*PARTS} <= {*parts} else []
+    parts = tuple(part.strip() for _, _, part in good)
+    parts = parts if {*PARTS} <= {*parts} else ()
     other = next((part for part in parts if part not in PARTS), None)
     if other is not None:
         raise UsageError(f"{path}: part is {other!r} beside train and test; take such rows out, or rename the column")
-    return ListedImages(list(row_of), labels.astype(np.int64), tuple(map(str, names)), left_out, parts=parts)
+    return Samples(
+        ImageFiles(list(row_of)),
+        labels.astype(np.int64),
+        tuple(map(str, names)),
+        list(map(str, row_of)),
+        source=str(path),
+        left_out=tuple(left_out),
+        parts=parts,
+    )
 
 
 def _csv_rows(path: Path) -> list[tuple[str, ...]]:
@@ -111,39 +102,36 @@ def load_images(
     parts = []
     for listed in listed_parts(path, on_progress).values():
         rows, broken = readable_rows(listed.files, listed.left_out, skip_broken, on_progress)
-        parts.append(listed.take(rows))
+        parts.append(listed.subset(rows))
         left_out += [*listed.loose, *listed.left_out, *broken]
     if len(parts) == 1:
         whole, every = parts[0], np.arange(len(parts[0].class_names))
         divided = divide_classes(len(every), str(path), test_fraction, split_seed) if test_fraction else (every, every)
         in_order = np.argsort(whole.labels, kind="stable")
-        parts = [whole.take(in_order[np.isin(whole.labels[in_order], classes)]) for classes in divided]
+        parts = [whole.subset(in_order[np.isin(whole.labels[in_order], classes)]) for classes in divided]
     train, test = (
-        Split(
-            ImageFiles(one.files, image_size), one.labels, one.class_names, [str(file.absolute()) for file in one.files]
-        )
-        for one in parts
+        Split(ImageFiles(one.files, image_size), one.labels, one.class_names, one.sample_names) for one in parts
     )
     return RetrievalData(path.name, train, test, left_out=tuple(left_out))
 
 
-def listed_parts(path: Path, on_progress: OnProgress = silent) -> dict[str, ListedImages]:
+def listed_parts(path: Path, on_progress: OnProgress = silent) -> dict[str, Samples]:
     """Read a list, a folder of class folders, or both `PARTS` where a folder holds them or a list names them."""
     if all((path / part).is_dir() for part in PARTS):
         parts = {part: folder_images(path / part, on_progress) for part in PARTS}
         beside = {one for one in path.iterdir() if one.is_dir() and not one.name.startswith(".")}
         beside -= {path / part for part in PARTS}
-        parts[PARTS[0]].loose.extend(f"{one} (beside train and test)" for one in sorted(beside))
-        return parts
+        loose = (*parts["train"].loose, *(f"{one} (beside train and test)" for one in sorted(beside)))
+        return {**parts, "train": replace(parts["train"], loose=loose)}
     if path.is_dir():
         return {"": folder_images(path, on_progress)}
     listed = read_list(path)
     named = {part: np.flatnonzero([one == part for one in listed.parts]) for part in PARTS if listed.parts}
-    parts = {part: listed.take(rows) for part, rows in named.items()} or {"": listed}
-    return {part: replace(one, left_out=listed.left_out if part != PARTS[1] else []) for part, one in parts.items()}
+    parts = {part: listed.subset(rows) for part, rows in named.items()} or {"": listed}
+    return {part: replace(one, left_out=listed.left_out if part != "test" else ()) for part, one in parts.items()}
 
 
-def folder_images(folder: Path, on_progress: OnProgress = silent) -> ListedImages:
+def folder_images(folder: Path, on_progress: OnProgress = silent) -> Samples:
     """List the images of a folder of class folders."""
     found = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
     around = {folder.resolve(), *folder.resolve().parents}
@@ -166,8 +154,9 @@ def folder_images(folder: Path, on_progress: OnProgress = silent) -> ListedImage
         raise UsageError(f"{folder}: {said}; expected files such as {folder}/some-class/image.jpg")
     labels = np.repeat(np.arange(len(classes), dtype=np.int64), [len(files) for files in classes.values()])
     files = [file for files in classes.values() for file in files]
-    loose = [f"{file} (in no class folder)" for file in loose_images(folder)]
-    return ListedImages(files, labels, tuple(classes), loose=loose)
+    loose = tuple(f"{file} (in no class folder)" for file in loose_images(folder))
+    names = [str(file.absolute()) for file in files]
+    return Samples(ImageFiles(files), labels, tuple(classes), names, source=str(folder), loose=loose)
 
 
 def loose_images(folder: Path) -> list[Path]:

@@ -20,6 +20,7 @@ from robustdml.progress import OnProgress
 
 # Files between two notes of how far a check has come, and the side of the images in it.
 _BLOCK, _SIDE = 1024, 8
+DEFAULT_IMAGE_SIZE = 224
 
 
 class ImageFiles:
@@ -27,7 +28,7 @@ class ImageFiles:
 
     ndim, dtype = 4, np.dtype(np.uint8)
 
-    def __init__(self, files: Sequence[Path], size: int, channels: int = 3) -> None:
+    def __init__(self, files: Sequence[Path], size: int = DEFAULT_IMAGE_SIZE, channels: int = 3) -> None:
         self.files, self.shape = files, (len(files), channels, size, size)
 
     def __len__(self) -> int:

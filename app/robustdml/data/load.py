@@ -6,6 +6,7 @@ from pathlib import Path
 from robustdml.data.dataset import RetrievalData
 from robustdml.data.features import load_features
 from robustdml.data.folders import is_list, load_images
+from robustdml.data.image_files import DEFAULT_IMAGE_SIZE
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, did_you_mean, expanded
 from robustdml.progress import OnProgress, silent
@@ -36,7 +37,7 @@ def existing(source: str, expected: str) -> Path:
 def load_data(
     source: str,
     *,
-    image_size: int = 224,
+    image_size: int = DEFAULT_IMAGE_SIZE,
     test_fraction: float = 0.5,
     split_seed: int = 0,
     skip_broken: bool = False,

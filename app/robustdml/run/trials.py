@@ -18,7 +18,6 @@ import torch
 from robustdml.arrays import Doubles, Ints, Labels, Mask, Rows, Singles
 from robustdml.config import WHITENED
 from robustdml.data import RetrievalData
-from robustdml.data.dataset import renumbered
 from robustdml.evaluation import judged
 from robustdml.filters.filter import KEPT, LEAST_QUALITY
 from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
@@ -192,7 +191,7 @@ class Trials:
         """Train on the samples of some classes, and measure on those of others."""
         run = self.run
         split = run.prepared.data.train
-        train, test = (split.take(rows, *renumbered(split.labels[rows], split.class_names)) for rows in (kept, held))
+        train, test = (split.subset(rows) for rows in (kept, held))
         data = RetrievalData(run.prepared.data.name, train, test)
         features = np.asarray(data.train.inputs, np.float32)
         prepared: Prepared = replace(run.prepared, data=data, frozen_features=lambda: features)

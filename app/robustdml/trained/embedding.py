@@ -4,18 +4,19 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from robustdml.arrays import Array, Floats, Ints, Labels, Singles
+from robustdml.arrays import Floats, Ints, Singles
 from robustdml.cache import NAMES, begun_file, take_away
 from robustdml.data import Split
+from robustdml.data.dataset import Samples
 from robustdml.data.features import TEST, TRAIN, load_splits
-from robustdml.data.folders import PARTS, is_list, listed_parts, loose_images
+from robustdml.data.folders import is_list, listed_parts, loose_images
 from robustdml.data.image_files import ImageFiles
 from robustdml.data.images import SUFFIXES, check_left_out, decode, image_files, is_image, read_ahead
 from robustdml.data.load import existing
@@ -36,21 +37,6 @@ EXPECTED = (
 )
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Samples of one kind."""
-
-    name: str  # What messages call them
-    inputs: list[Path] | Array  # Files of images; or images or features, as in `Split`
-    labels: Labels | None = None  # int64, (N,), values 0..C-1
-    class_names: tuple[str, ...] = ()  # C names; empty without labels
-    loose: tuple[str, ...] = ()  # Images beside the class folders, which are left out, with the reason
-    left_out: tuple[str, ...] = ()  # Rows of a list that lack a path or a label, with the reason
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-
 def find_samples(source: str, card: ModelCard) -> dict[str, Samples]:
     """Find what there is to embed."""
     if source in NAMED:
@@ -63,19 +49,19 @@ def find_samples(source: str, card: ModelCard) -> dict[str, Samples]:
     if not card.takes_images:
         raise UsageError(f"{source}: the model takes {card.takes}; give an .npz file of them")
     if is_image(path):
-        return {TRAIN: Samples(str(path), [path])}
+        return {TRAIN: _without_labels(path, [path])}
     if not path.is_dir() and not is_list(path):
         return {TRAIN: _of_paths(path)}
     loose = loose_images(path) if path.is_dir() else []
     # Beside class folders a few images that lie about take no labels away.
     if loose and loose == image_files(path):
-        return {TRAIN: Samples(str(path), loose)}
-    return {
-        TEST if part == PARTS[1] else TRAIN: Samples(
-            str(path / part), one.files, one.labels, one.class_names, tuple(one.loose), tuple(one.left_out)
-        )
-        for part, one in listed_parts(path).items()
-    }
+        return {TRAIN: _without_labels(path, loose)}
+    parts = listed_parts(path)
+    return {TEST if part == "test" else TRAIN: replace(one, source=str(path / part)) for part, one in parts.items()}
+
+
+def _without_labels(source: Path, files: list[Path]) -> Samples:
+    return Samples(ImageFiles(files), np.zeros(len(files), np.int64), (), source=str(source))
 
 
 def _of_paths(path: Path) -> Samples:
@@ -86,14 +72,14 @@ def _of_paths(path: Path) -> Samples:
         raise UsageError(f"{path}: neither a list of images in UTF-8 nor a file of a known kind ({kinds})") from error
     if not lines:
         raise UsageError(f"{path}: an empty list; expected a path of an image a line")
-    return Samples(str(path), [path.parent / expanded(line.strip()) for line in lines])
+    return _without_labels(path, [path.parent / expanded(line.strip()) for line in lines])
 
 
 def _of_split(name: str, split: Split, card: ModelCard) -> Samples:
     if split.inputs.shape[1:] != card.input_shape:
         shape = "×".join(map(str, split.inputs.shape[1:]))
         raise UsageError(f"{name}: its samples are of {shape} numbers, and the model takes {card.takes}")
-    return Samples(name, np.asarray(split.inputs), split.labels if split.class_names else None, split.class_names)
+    return Samples(np.asarray(split.inputs), split.labels, split.class_names, source=name)
 
 
 @dataclass(frozen=True)
@@ -108,19 +94,19 @@ class Embedded:
     @property
     def names(self) -> list[str]:
         """Files, or places among the samples, (N,)."""
-        inputs = self.samples.inputs
-        return [str(inputs[row]) if isinstance(inputs, list) else str(row) for row in self.rows]
+        files = self.samples.files
+        return [str(files[row] if files else row) for row in self.rows]
 
     def class_of(self, place: int) -> str | None:
         """Class of a sample, if it is known."""
-        labels = self.samples.labels
-        return None if labels is None else self.samples.class_names[labels[self.rows[place]]]
+        names = self.samples.class_names
+        return names[self.samples.labels[self.rows[place]]] if names else None
 
     def numbered(self, names: Sequence[str]) -> Ints:
         """Labels as places among all names of classes, (N,)."""
-        if self.samples.labels is None:
+        if not self.samples.class_names:
             raise UsageError(
-                f"{self.samples.name}: has no labels, and without them there is nothing to score; give a folder of "
+                f"{self.samples.source}: has no labels, and without them there is nothing to score; give a folder of "
                 "class folders, or a list with the columns path and label"
             )
         numbers = {name: number for number, name in enumerate(names)}
@@ -135,15 +121,15 @@ def embed_samples(
     if batch_size < 1:
         raise UsageError(f"batch_size={batch_size}: expected at least 1")
     check_left_out(len(samples), samples.left_out, (), skip_broken)
-    files, card = samples.inputs, embedder.card
+    files, card = samples.files, embedder.card
     rows = partial(_batches, embedder, samples, batch_size, on_progress)
     # What the user's own code does may change while its name and weights do not.
-    if not isinstance(files, list) or len(files) < MANY or is_own_code(card.backbone):
+    if len(files) < MANY or is_own_code(card.backbone):
         embeddings = gathered(rows(0), len(samples))
     else:
         embeddings = _stored(embedder, samples, batch_size, rows)
     bad, broken = np.isnan(embeddings[:, 0]), []
-    for file in (files[row] for row in np.flatnonzero(bad)):
+    for file in (files[row] for row in np.flatnonzero(bad).tolist()):
         again = decode(file, card.image_size, card.channels)
         broken.append(again if isinstance(again, str) else f"{file} (it could not be read)")
     check_left_out(len(samples), samples.left_out, broken, skip_broken)
@@ -153,15 +139,14 @@ def embed_samples(
 
 def _stored(embedder: TrainedEmbedder, samples: Samples, size: int, rows: RowsFrom) -> Floats:
     """Embeddings in the cache folder, mapped; says that they go on, or that they cannot."""
-    assert isinstance(samples.inputs, list)
-    images = ImageFiles(samples.inputs, embedder.card.image_size, embedder.card.channels)
-    place = hashlib.blake2b(os.path.abspath(samples.name).encode("utf-8", NAMES), digest_size=6).hexdigest()
+    images = ImageFiles(samples.files, embedder.card.image_size, embedder.card.channels)
+    place = hashlib.blake2b(os.path.abspath(samples.source).encode("utf-8", NAMES), digest_size=6).hexdigest()
     path = stored_as(f"embedded-{place}", images, embedder, embedder.device)
     if begun_file(path).exists():
-        print(f"{samples.name}: goes on with what a call before has embedded", file=sys.stderr)
+        print(f"{samples.source}: goes on with what a call before has embedded", file=sys.stderr)
     elif [other for other in path.parent.glob(f".embedded-{place}-*.begun") if take_away(other)]:
         changed = "images or model have changed since a call that did not end"
-        print(f"{samples.name}: {changed}; all are embedded anew", file=sys.stderr)
+        print(f"{samples.source}: {changed}; all are embedded anew", file=sys.stderr)
     store_rows(path, len(images), np.float32, size, rows)
     return map_features(path)
 
@@ -172,12 +157,12 @@ def _batches(
     """Embed batch after batch, (B, D); the row of an image that cannot be read is NaN."""
     inputs, card = samples.inputs, embedder.card
     rows = [range(start, min(start + batch_size, len(inputs))) for start in range(first, len(inputs), batch_size)]
-    if isinstance(inputs, list):
-        batches: Iterator[Sequence[Any]] = read_ahead(inputs, rows, card.image_size, card.channels)
+    if samples.files:
+        batches: Iterator[Sequence[Any]] = read_ahead(samples.files, rows, card.image_size, card.channels)
     else:
         batches = (list(inputs[batch.start : batch.stop]) for batch in rows)
     for batch, pixels in zip(rows, batches, strict=True):
-        on_progress(f"embedding {samples.name}", batch.start, len(inputs))
+        on_progress(f"embedding {samples.source}", batch.start, len(inputs))
         embeddings = np.full((len(batch), embedder.embedding_size), np.nan, np.float32)
         good = [place for place, one in enumerate(pixels) if not isinstance(one, str)]
         if good:

@@ -12,6 +12,7 @@ from torch import nn
 
 from robustdml.config import UNTRAINED, TrainingConfig
 from robustdml.data import RetrievalData
+from robustdml.data.image_files import DEFAULT_IMAGE_SIZE
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
 from robustdml.networks.backbones.photographs import (
@@ -26,7 +27,6 @@ from robustdml.networks.pretraining import load_pretrained_cnn, pretrained
 from robustdml.progress import OnProgress, silent
 
 FEATURES = "features"
-DEFAULT_IMAGE_SIZE = 224
 
 
 def default_image_size(name: str) -> int:
