@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from robustdml.arrays import Rows, Singles
+from robustdml.arrays import Rows, Singles, blocks
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
 from robustdml.methods.classes import SmoothOptions
@@ -119,10 +119,10 @@ class Confidences(LossInput):
 
     def scores(self) -> dict[str, Singles]:
         given, confidences = self._train.labels, []
-        for rows in np.split(np.arange(len(given)), range(BLOCK, len(given), BLOCK)):
+        for rows in blocks(len(given), BLOCK):
             with torch.no_grad():
                 of_classes = self.module(as_tensor(self._features[rows], self._training.device))
-            confidences.append(of_classes.float().cpu().numpy()[np.arange(len(rows)), given[rows]])
+            confidences.append(np.take_along_axis(of_classes.float().cpu().numpy(), given[rows, None], 1)[:, 0])
         return {"confidence": np.concatenate(confidences)}
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robustdml.audit.features import blocks
+from robustdml.arrays import blocks
 
 # Share of the mean variance that is added to W.
 SHRINKAGE = 0.05

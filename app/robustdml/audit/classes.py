@@ -20,7 +20,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from robustdml.arrays import Array, Ints, Labels, Rows
+from robustdml.arrays import Array, Ints, Labels, Rows, evenly
 from robustdml.audit.experts import FOLDS, regress
 from robustdml.data.dataset import members_of_classes
 from robustdml.networks.models import unit_rows
@@ -75,7 +75,7 @@ def doubt_classes(features: Array, labels: Labels, num_classes: int, untouched: 
 
 def _mixing(X: Tensor, labels: Labels, num_classes: int) -> list[tuple[int, int, float]]:
     """Pairs of classes that have neighbours in each other, and how much they mix."""
-    asking = np.linspace(0, len(X) - 1, min(len(X), max(MOST_COSINES // len(X), 1))).astype(np.int64)
+    asking = evenly(len(X), max(MOST_COSINES // len(X), 1))
     found = nearest(X[asking], X, min(NEIGHBOURS + 1, len(X))).indices.numpy()
     sizes, own = np.bincount(labels, minlength=num_classes), labels[asking]
     asked = np.arange(found.shape[1]) <= np.maximum(5 * sizes[own] // 4, 2)[:, None]

@@ -17,8 +17,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from robustdml.arrays import blocks
 from robustdml.audit.class_model import ClassModel, Moments, independent_share
-from robustdml.audit.features import block_of, blocks, lifted
+from robustdml.audit.features import block_of, lifted
 from robustdml_ops.ops import nearest
 
 # Samples × classes up to which all classes are asked about: a minute or less.

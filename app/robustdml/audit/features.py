@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robustdml.arrays import Array, Ints
+from robustdml.arrays import Array, Ints, blocks, evenly
 from robustdml.networks.models import unit_rows
 
 # Dimensions beyond these say little about classes, and cost a product each.
@@ -21,11 +21,6 @@ BLOCK = 4096
 _MOST_SIMILARITIES = 2**24
 
 
-def blocks(count: int, size: int = BLOCK) -> list[slice]:
-    """Cut 0..count into pieces."""
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
-
-
 def block_of(num_classes: int) -> int:
     """Rows at a time whose similarities with all classes are not too many."""
     return max(min(BLOCK, _MOST_SIMILARITIES // num_classes), 1)
@@ -34,7 +29,7 @@ def block_of(num_classes: int) -> int:
 def principal_rows(features: Array, scaled: bool = False) -> Tensor:
     """Bring features into the form that classes are told apart in: rows of length 1, or columns of variance 1."""
     count, width = features.shape
-    chosen = np.unique(np.linspace(0, count - 1, min(count, MOST_ROWS)).astype(np.int64))
+    chosen = evenly(count, MOST_ROWS)
     centre, spread = torch.zeros(width), torch.ones(width)
 
     def read(rows: slice | Ints) -> Tensor:
@@ -49,7 +44,7 @@ def principal_rows(features: Array, scaled: bool = False) -> Tensor:
         spread[spread <= 1e-7 * centre.abs()] = math.inf
     mean = torch.zeros(width, dtype=torch.float64)
     moments = torch.zeros(width, width, dtype=torch.float64)
-    for block in blocks(len(chosen)):
+    for block in blocks(len(chosen), BLOCK):
         found = read(chosen[block])
         mean += found.sum(0)
         moments += found.T @ found
@@ -59,7 +54,7 @@ def principal_rows(features: Array, scaled: bool = False) -> Tensor:
         covariance = moments / len(chosen) - torch.outer(mean, mean)
         axes = torch.linalg.eigh(covariance).eigenvectors[:, -WIDEST:].float()
     out = torch.empty(count, axes.shape[1])
-    for block in blocks(count):
+    for block in blocks(count, BLOCK):
         out[block] = (read(block) - mean.float()) @ axes
     return out
 
@@ -101,9 +96,9 @@ def _windows(features: Array, members: Ints) -> list[Ints]:
     """The members of a class, or overlapping stretches of them along their longest axis."""
     if len(members) <= _WINDOW:
         return [members]
-    sample = unit_rows(features, members[np.linspace(0, len(members) - 1, _WINDOW).astype(np.int64)])
+    sample = unit_rows(features, members[evenly(len(members), _WINDOW)])
     axis = torch.linalg.eigh((sample - sample.mean(0)).T @ (sample - sample.mean(0))).eigenvectors[:, -1]
-    place = torch.cat([unit_rows(features, members[block]) @ axis for block in blocks(len(members))])
+    place = torch.cat([unit_rows(features, members[block]) @ axis for block in blocks(len(members), BLOCK)])
     along = members[torch.argsort(place, stable=True).numpy()]
     return [np.sort(along[start : start + _WINDOW]) for start in range(0, len(along), _WINDOW // 2)]
 

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robustdml.arrays import Floats, Ints, Labels, Mask
+from robustdml.arrays import Floats, Ints, Labels, Mask, blocks
 from robustdml.audit.classes import ClassDoubts
-from robustdml.audit.features import blocks
 from robustdml.audit_report.findings import DROP, MERGE, SPLIT, Finding
 from robustdml.data.dataset import Samples
 from robustdml.data.image_files import Inputs

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from robustdml.arrays import Array, Doubles, Singles
+from robustdml.arrays import Array, Doubles, Singles, blocks
 from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES
 from robustdml.audit.classes import doubt_classes
@@ -147,8 +147,8 @@ def digest_of(samples: Samples) -> str:
         when = seen(name) if samples.files else ""
         digest.update(f"{name}\0{samples.class_names[label]}\0{when}\0".encode("utf-8", NAMES))
     if not samples.is_images:
-        for start in range(0, len(samples.inputs), 4096):
-            digest.update(np.ascontiguousarray(samples.inputs[start : start + 4096]).data)
+        for rows in blocks(len(samples), 4096):
+            digest.update(np.ascontiguousarray(samples.inputs[rows]).data)
     return digest.hexdigest()
 
 

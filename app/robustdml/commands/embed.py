@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
                 arrays[f"{part}labels"] = found.numbered(classes)
             if samples.files:
                 arrays[f"{part}paths"] = np.array(found.names)
-            left_out += found.left_out
+            left_out += found.samples.left_out
     if classes:
         arrays["class_names"] = np.array(classes)
     write_npz(out, **arrays)

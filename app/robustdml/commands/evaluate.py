@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{searched.samples.source}: nothing to find; retrieval needs {need}")
         on_progress("comparing pairs", 0, 0)
         pairs = verify(rows, labels, gallery)
-    say_left_out("evaluate", [*queries.left_out, *(searched.left_out if gallery is not None else ())])
+    say_left_out("evaluate", [*queries.samples.left_out, *(searched.samples.left_out if gallery is not None else ())])
     # Rows of two files of features have the same numbers for names.
     of_files = len(searched.samples.files) > 0
     if gallery is not None and (of_files or same_source(arguments.data, arguments.gallery)):

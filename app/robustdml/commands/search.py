@@ -71,19 +71,19 @@ def run(arguments: argparse.Namespace) -> int:
                 figures.append(_figure(gallery, place, hit["sample"], f"{hit['similarity']:.3f}"))
             sections.append(searched(figures))
         write_text(out / PAGE, page(title, "\n".join(sections)))
-    say_left_out("search", list(dict.fromkeys([*queries.left_out, *gallery.left_out])))
+    say_left_out("search", list(dict.fromkeys([*queries.samples.left_out, *gallery.samples.left_out])))
     print(f"{out / PAGE}: {counted(len(listed), 'query', 'queries')} in {counted(len(others), 'sample')}")
     return 0
 
 
 def _figure(embedded: Embedded, place: int, name: str, said: str) -> str:
     """Show a sample with its class and its file; no picture of features, and of a file that is gone."""
-    samples, row = embedded.samples, embedded.rows[place]
+    samples = embedded.samples
     pixels: Array | str = ""
     if samples.files:
-        pixels = decode(samples.files[row], THUMBNAIL)
+        pixels = decode(samples.files[place], THUMBNAIL)
     elif samples.is_images:
-        pixels = samples.inputs[row]
+        pixels = samples.inputs[place]
     source = "" if isinstance(pixels, str) else picture(pixels)
     told = f"{said} {embedded.class_of(place) or ''}".strip()
     return figure(source, in_one_line(name), in_one_line(f"{told} · {Path(name).name}"))

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robustdml.arrays import Array, Ints, Singles
+from robustdml.arrays import Array, Ints, Singles, blocks
 from robustdml.data.image_files import Inputs, batches_of
 from robustdml.errors import UsageError, reason_of
 from robustdml.progress import OnProgress, silent
@@ -97,7 +97,7 @@ def outputs_in_batches(
     was_training = network.training
     network.eval()
     try:
-        slices = [slice(start, start + size) for start in range(first, len(inputs), size)]
+        slices = blocks(len(inputs), size, first)
         for chosen, batch in zip(slices, batches_of(inputs, slices), strict=True):
             on_progress("features", chosen.start, len(inputs))
             yield network(as_tensor(batch, device)).flatten(1).float().cpu().numpy()

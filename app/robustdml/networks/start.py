@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from robustdml.arrays import Array, Floats, Labels, Rows, Singles
+from robustdml.arrays import Array, Floats, Labels, Rows, Singles, evenly
 from robustdml.evaluation import JUDGED, judged
 from robustdml.networks.models import unit_rows
 
@@ -90,9 +90,7 @@ def principal_axes(features: Floats, width: int, rows: Rows | None = None) -> Te
     They are unit vectors, the strongest first, float64, (R, F), at least `width` of them if the rows have as many.
     """
     rows = np.arange(len(features)) if rows is None or not len(rows) else rows
-    if len(rows) > MOST_SAMPLES:
-        rows = rows[np.linspace(0, len(rows) - 1, MOST_SAMPLES).astype(np.int64)]
-    unit = unit_rows(features, rows)
+    unit = unit_rows(features, rows[evenly(len(rows), MOST_SAMPLES)])
     if min(unit.shape) > WIDE and width <= min(unit.shape) // 4:
         axes: Tensor = torch.svd_lowrank(unit, width + SPARE, niter=4)[2].T[:width].double()
         return axes
@@ -167,8 +165,7 @@ def _halves(labels: Labels, seed: int) -> tuple[Rows, Rows]:
     first, second = np.split(order, [len(order) // 2])
     second = second[: max(2, int(np.searchsorted(np.cumsum(sizes[second]), MOST_MEASURED, side="right")))]
     held = np.flatnonzero(np.isin(labels, present[second]))
-    if len(held) > MOST_MEASURED:
-        held = held[np.linspace(0, len(held) - 1, MOST_MEASURED).astype(np.int64)]
+    held = held[evenly(len(held), MOST_MEASURED)]
     if len(present) < FEWEST_CLASSES or np.bincount(labels[held]).max() < 2:
         held = held[:0]
     return np.flatnonzero(np.isin(labels, present[first])), held

@@ -11,7 +11,7 @@ from numpy.lib import format as npy
 from numpy.typing import DTypeLike
 from torch import nn
 
-from robustdml.arrays import Array, Floats, Singles
+from robustdml.arrays import Floats, Singles, blocks
 from robustdml.cache import cache_folder, in_full, make_once, read_array
 from robustdml.data import Split
 from robustdml.data.image_files import ImageFiles, Inputs, fingerprint
@@ -46,7 +46,8 @@ def store_split(split: Split, origin: Origin, device: torch.device, on_progress:
         if split.is_images:
             batches = outputs_in_batches(origin.backbone, split.inputs, device, size, on_progress, first)
         else:
-            batches = (np.asarray(block, np.float32) for block in _blocks(split.inputs, first))
+            cut = blocks(len(split), BLOCK, first)
+            batches = (np.asarray(split.inputs[rows], np.float32) for rows in cut)
         for features in batches:
             largest = np.abs(features).max(1)
             if dtype == np.float16 and ((largest > 65504) | ((largest > 0) & (largest < 2**-14))).any():
@@ -102,10 +103,6 @@ def _go_on(file: BinaryIO, count: int, dtype: np.dtype[Any], size: int, rows: Ro
         file.flush()
 
 
-def _blocks(inputs: Inputs, first: int = 0) -> Iterator[Array]:
-    return (inputs[start : start + BLOCK] for start in range(first, len(inputs), BLOCK))
-
-
 def _key(inputs: Inputs, network: nn.Module, device: torch.device) -> str:
     depends_on = f"{RECIPE_VERSION} {torch.__version__} {device.type} {network}"
     digest = hashlib.blake2b(depends_on.encode(), digest_size=12)
@@ -117,6 +114,6 @@ def _key(inputs: Inputs, network: nn.Module, device: torch.device) -> str:
     if isinstance(inputs, ImageFiles):
         digest.update(fingerprint(inputs.files).encode())
     else:
-        for block in _blocks(inputs):
-            digest.update(np.ascontiguousarray(block).data)
+        for rows in blocks(len(inputs), BLOCK):
+            digest.update(np.ascontiguousarray(inputs[rows]).data)
     return digest.hexdigest()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robustdml.arrays import Doubles, Ints, Labels, Mask, Rows, Singles
+from robustdml.arrays import Doubles, Ints, Labels, Mask, Rows, Singles, evenly
 from robustdml.config import WHITENED
 from robustdml.data import RetrievalData
 from robustdml.evaluation import judged
@@ -280,7 +280,7 @@ def leave_out_by_group(features: Singles, labels: Labels, believed: Mask, width:
 def _gains(features: Singles, embeddings: Singles, labels: Labels, asked: Mask) -> Doubles:
     """Differences of Recall@1 and MAP@R, (N, 2); NaN for samples that do not search."""
     queries = np.flatnonzero(asked)
-    queries = queries[np.linspace(0, len(queries) - 1, min(len(queries), MOST_QUERIES)).astype(np.int64)]
+    queries = queries[evenly(len(queries), MOST_QUERIES)]
     return judged(embeddings, labels, queries) - judged(features, labels, queries)
 
 
@@ -315,7 +315,7 @@ def _thinned(labels: Labels, classes: Ints, random: np.random.Generator) -> Rows
 def _some_of_each_class(labels: Labels) -> Rows:
     """At most `MOST_QUERIES` samples, evenly from all classes."""
     by_class = np.argsort(labels, kind="stable")
-    return np.sort(by_class[np.linspace(0, len(labels) - 1, min(len(labels), MOST_QUERIES)).astype(np.int64)])
+    return np.sort(by_class[evenly(len(labels), MOST_QUERIES)])
 
 
 def num_tried(sizes: Ints) -> int:

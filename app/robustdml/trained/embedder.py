@@ -105,13 +105,6 @@ KIND = "robustdml_ops model"
 FORMAT = 1
 
 
-def save_model(path: Path, card: ModelCard, state: dict[str, Tensor]) -> None:
-    """Write a model file, replacing the one before."""
-    weights = {name: value.detach().cpu() for name, value in state.items()}
-    content = {"kind": KIND, "format": FORMAT, **card.as_dict(), "preprocessing": card.preprocessing, "state": weights}
-    save_plain(path, content)
-
-
 def read_model(path: Path) -> tuple[ModelCard, dict[str, Tensor]]:
     """Read a model file; nothing in it is run."""
     if not path.exists():
@@ -221,7 +214,9 @@ class TrainedEmbedder(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Write a model file, which `load_embedder` reads."""
-        save_model(Path(path), self.card, self.network.state_dict())
+        weights = {name: value.detach().cpu() for name, value in self.network.state_dict().items()}
+        about = {"kind": KIND, "format": FORMAT, **self.card.as_dict(), "preprocessing": self.card.preprocessing}
+        save_plain(Path(path), {**about, "state": weights})
 
     def _pixels(self, image: AnyImage) -> Pixels:
         if isinstance(image, np.ndarray):

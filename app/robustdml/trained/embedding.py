@@ -84,23 +84,20 @@ def _of_split(name: str, split: Split, card: ModelCard) -> Samples:
 
 @dataclass(frozen=True)
 class Embedded:
-    """Samples with their embeddings."""
+    """The samples that could be read, with their embeddings."""
 
     samples: Samples
     embeddings: Singles  # (N, D), rows of length 1
-    rows: Ints  # Which of the samples they are of, (N,)
-    left_out: list[str]  # With the reason
 
     @property
     def names(self) -> list[str]:
         """Files, or places among the samples, (N,)."""
-        files = self.samples.files
-        return [str(files[row] if files else row) for row in self.rows]
+        return [str(one) for one in self.samples.files or range(len(self.samples))]
 
     def class_of(self, place: int) -> str | None:
         """Class of a sample, if it is known."""
         names = self.samples.class_names
-        return names[self.samples.labels[self.rows[place]]] if names else None
+        return names[self.samples.labels[place]] if names else None
 
     def numbered(self, names: Sequence[str]) -> Ints:
         """Labels as places among all names of classes, (N,)."""
@@ -111,7 +108,7 @@ class Embedded:
             )
         numbers = {name: number for number, name in enumerate(names)}
         own = np.array([numbers[name] for name in self.samples.class_names], dtype=np.int64)
-        return own[self.samples.labels[self.rows]]
+        return own[self.samples.labels]
 
 
 def embed_samples(
@@ -133,8 +130,10 @@ def embed_samples(
         again = decode(file, card.image_size, card.channels)
         broken.append(again if isinstance(again, str) else f"{file} (it could not be read)")
     check_left_out(len(samples), samples.left_out, broken, skip_broken)
-    left_out = [*samples.loose, *samples.left_out, *broken]
-    return Embedded(samples, embeddings[~bad] if broken else embeddings, np.flatnonzero(~bad), left_out)
+    left_out, good = (*samples.loose, *samples.left_out, *broken), np.flatnonzero(~bad)
+    if broken:
+        samples, embeddings = samples.take(good, samples.labels[good], samples.class_names), embeddings[good]
+    return Embedded(replace(samples, left_out=left_out), embeddings)
 
 
 def _stored(embedder: TrainedEmbedder, samples: Samples, size: int, rows: RowsFrom) -> Floats:
