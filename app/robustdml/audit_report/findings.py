@@ -40,7 +40,7 @@ def findings_of(samples: Samples, auditor: LabelAuditor, halves: Ints) -> list[F
     classes = samples.class_names
     columns = (
         samples.names(),
-        [classes[label] for label in samples.labels],
+        samples.labels_by_name(),
         auditor.label_quality_.tolist(),
         [classes[label] for label in auditor.proposed_labels_],
         auditor.proposal_probability_.tolist(),

@@ -53,7 +53,7 @@ def _of_features(path: Path) -> Samples:
 def _of_files(path: Path, on_progress: OnProgress) -> Samples:
     """A class folder of the same name in both parts is one class."""
     listed = listed_parts(path, on_progress)
-    labels = [images.class_names[label] for images in listed.values() for label in images.labels]
+    labels = [label for images in listed.values() for label in images.labels_by_name()]
     class_names, numbers = np.unique(labels, return_inverse=True)
     files = [file.absolute() for images in listed.values() for file in images.files]
     parts = tuple(part for part, images in listed.items() for _ in images.files)

@@ -87,7 +87,7 @@ def _write_features(to: Path, kept: list[Finding], findings: Path) -> None:
     clean = {"features": arrays["features"][rows], "paths": np.array(places)[rows]}
     if {"test_features", "test_labels"} <= arrays.keys():
         test, _ = read_part(source, arrays, TEST)
-        given += [test.class_names[label] for label in test.labels]
+        given += test.labels_by_name()
         clean["test_features"] = arrays["test_features"]
     # Both parts number the same names.
     clean["class_names"], labels = np.unique(given, return_inverse=True)

@@ -134,18 +134,18 @@ def _checked(samples: Samples, decisions: Path | None) -> Doubles:
     """Decisions of a person on each label, (N,): 1 for right, 0 for wrong, NaN without a decision."""
     if decisions is None:
         return np.full(len(samples), np.nan)
-    labels = [samples.class_names[label] for label in samples.labels]
-    found = read_decisions(decisions, samples.names(), labels)
-    return np.array([found.says(name, label) for name, label in zip(samples.names(), labels, strict=True)])
+    names, labels = samples.names(), samples.labels_by_name()
+    found = read_decisions(decisions, names, labels)
+    return np.array([found.says(name, label) for name, label in zip(names, labels, strict=True)])
 
 
 def digest_of(samples: Samples) -> str:
     """Digest of names, labels, and features or the files' times."""
     digest = hashlib.sha256()
-    for name, label in zip(samples.names(), samples.labels.tolist(), strict=True):
+    for name, label in zip(samples.names(), samples.labels_by_name(), strict=True):
         # Images that were changed, or put right, in between would not go with what was made of the old ones.
         when = seen(name) if samples.files else ""
-        digest.update(f"{name}\0{samples.class_names[label]}\0{when}\0".encode("utf-8", NAMES))
+        digest.update(f"{name}\0{label}\0{when}\0".encode("utf-8", NAMES))
     if not samples.is_images:
         for rows in blocks(len(samples), 4096):
             digest.update(np.ascontiguousarray(samples.inputs[rows]).data)

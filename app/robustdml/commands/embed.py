@@ -35,6 +35,10 @@ def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
 
 
+def add_output_argument(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("-o", "--out", type=path, required=True, metavar="FILE", help=text)
+
+
 def open_model(arguments: argparse.Namespace, on_progress: OnProgress, device: str = "cpu") -> TrainedEmbedder:
     on_progress("reading the model", 0, 0)
     return load_embedder(arguments.model, backbone=arguments.backbone, device=resolve_device(device))
@@ -59,14 +63,7 @@ def embed_source(
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument("images", metavar="IMAGES", help=EXPECTED)
-    parser.add_argument(
-        "-o",
-        "--out",
-        type=path,
-        required=True,
-        metavar="FILE",
-        help="the .npz file to write; robustdml train --data FILE reads it",
-    )
+    add_output_argument(parser, "the .npz file to write; robustdml train --data FILE reads it")
     add_embedding_arguments(parser)
 
 

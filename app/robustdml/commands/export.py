@@ -14,8 +14,7 @@ from torch import Tensor
 
 from robustdml.arrays import Singles
 from robustdml.cache import write_text, write_whole
-from robustdml.command_line import path
-from robustdml.commands.embed import add_model_arguments, open_model
+from robustdml.commands.embed import add_model_arguments, add_output_argument, open_model
 from robustdml.errors import UsageError, quiet, reason_of
 from robustdml.progress import progress_bar
 from robustdml.trained.embedder import ModelCard, TrainedEmbedder
@@ -23,14 +22,8 @@ from robustdml.trained.embedder import ModelCard, TrainedEmbedder
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
-    parser.add_argument(
-        "-o",
-        "--out",
-        type=path,
-        required=True,
-        metavar="FILE",
-        help="FILE.pt2 for torch.export, or FILE.onnx (needs the extra export); FILE.json has the preparation",
-    )
+    text = "FILE.pt2 for torch.export, or FILE.onnx (needs the extra export); FILE.json has the preparation"
+    add_output_argument(parser, text)
 
 
 def run(arguments: argparse.Namespace) -> int:

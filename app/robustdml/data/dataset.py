@@ -47,6 +47,10 @@ class Split:
         """Give the names of the samples as texts, (N,)."""
         return [str(name) for name in (range(len(self)) if self.sample_names is None else self.sample_names)]
 
+    def labels_by_name(self) -> list[str]:
+        """Give the class of each sample by its name, (N,)."""
+        return [self.class_names[label] for label in self.labels]
+
     def take(self: AnySplit, rows: Rows, labels: Labels, class_names: tuple[str, ...]) -> AnySplit:
         """Take rows (n,) under the labels given, (n,), which need not be their own; without true labels."""
         names = None if self.sample_names is None else [self.sample_names[row] for row in rows]

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from robustdml.arrays import Rows
 from robustdml.config import RANDOM, TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
-from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
+from robustdml.filters.options import FILTERS
 from robustdml.world import World
 from robustdml_ops.robust import PRISM, MemoryBank
 
@@ -144,23 +143,3 @@ class AuditFilter(Filter):
 
     def fit(self, judge_labels: Callable[[], Tensor], embed: Callable[[], Tensor]) -> None:
         self.quality.copy_(judge_labels())
-
-
-def make_filter(
-    options: FilterOptions,
-    config: TrainingConfig,
-    data: RetrievalData,
-    embedding_size: int,
-    steps_per_epoch: int,
-    device: torch.device,
-    world: World,
-) -> Filter:
-    """Make the filter of these options, which need not be those of the configuration."""
-    if options.kind == NO_FILTER:
-        return Filter()
-    if options.kind == AUDIT:
-        return AuditFilter(len(data.train)).to(device)
-    settings = replace(config, filter=options)
-    prism_filter = PrismFilter(settings, data, embedding_size, steps_per_epoch, world).to(device)
-    world.shard(prism_filter.prism)
-    return prism_filter

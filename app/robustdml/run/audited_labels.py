@@ -39,7 +39,7 @@ def use_audit(config: TrainingConfig, prepared: Prepared) -> tuple[Prepared, dic
 def _cleaned_test(findings: list[Finding], config: TrainingConfig, test: Split) -> Split:
     """Apply an audit to the test samples as well, if it has judged all of them under their labels."""
     by_sample = {(one.sample, one.label): one for one in findings}
-    keys = zip(test.names(), (test.class_names[label] for label in test.labels), strict=True)
+    keys = zip(test.names(), test.labels_by_name(), strict=True)
     judged = [by_sample[key] for key in keys if key in by_sample]
     # Without names their numbers would be taken for those of training samples.
     if test.sample_names is None or len(judged) < len(test):
@@ -78,9 +78,9 @@ def _of_training(path: Path, findings: list[Finding], train: Split) -> list[Find
             f"trained on; not in it: {few(missing)}"
         )
     other = [
-        f"{name} ({by_sample[name].label!r} then, {train.class_names[label]!r} now)"
-        for name, label in zip(names, train.labels.tolist(), strict=True)
-        if by_sample[name].label != train.class_names[label]
+        f"{name} ({by_sample[name].label!r} then, {label!r} now)"
+        for name, label in zip(names, train.labels_by_name(), strict=True)
+        if by_sample[name].label != label
     ]
     if other:
         raise UsageError(

@@ -16,8 +16,8 @@ from robustdml.config import RANDOM, WHITENED, TrainingConfig
 from robustdml.data.image_files import batches_of
 from robustdml.data.samplers import ClassBalancedSampler, RandomSampler, make_sampler
 from robustdml.errors import UsageError
-from robustdml.filters.filter import KEPT, Filter, make_filter
-from robustdml.filters.options import FilterOptions
+from robustdml.filters.filter import KEPT, AuditFilter, Filter, PrismFilter
+from robustdml.filters.options import AUDIT, NO_FILTER, FilterOptions
 from robustdml.loss_inputs import LOSS_INPUTS, LossInput, Training
 from robustdml.methods import METHODS, Method
 from robustdml.networks.models import Embedder, apply_in_batches, as_tensor, embed_in_batches
@@ -86,7 +86,7 @@ class Run:
         self.network = world.wrap(self.embedder)
         method = METHODS[config.method] if method is None else method
         self._use_loss((method.losses or (config.method,))[0], method)
-        self.drawn: Rows | None = None  # Samples that batches are drawn from; None for all
+        self.drawn: Rows = np.arange(len(self.labels))  # Samples that batches are drawn from
         self._use_filter(config.filter_options)
         if world.size > 1 and (alone := [name for name, value in self.inputs.items() if value.of_one_process]):
             raise UsageError(f"method {config.method} takes {', '.join(alone)} of one process: train without torchrun")
@@ -133,9 +133,15 @@ class Run:
         self.log = SampleLog((name for source in observers for name in source.observed), self.changed).to(device)
 
     def make_filter(self, options: FilterOptions) -> Filter:
-        """Make a filter for this run."""
-        data, steps = self.prepared.data, len(self.sampler)
-        return make_filter(options, self.config, data, self.embedding_size, steps, self.device, self.world)
+        """Make a filter for this run, which need not be the one that it uses."""
+        if options.kind == NO_FILTER:
+            return Filter()
+        if options.kind == AUDIT:
+            return AuditFilter(len(self.labels)).to(self.device)
+        config, data, steps = replace(self.config, filter=options), self.prepared.data, len(self.sampler)
+        made = PrismFilter(config, data, self.embedding_size, steps, self.world).to(self.device)
+        self.world.shard(made.prism)
+        return made
 
     @property
     def epoch(self) -> int:
@@ -209,7 +215,7 @@ class Run:
         self.network.train()
         title = f"epoch {self.epoch + 1} of {self.epochs}"
         batches = islice(self.sampler.batches(self.epoch), done.steps, None)
-        left = [self.world.part(rows if self.drawn is None else self.drawn[rows]) for rows in batches]
+        left = [self.world.part(self.drawn[rows]) for rows in batches]
         for rows, inputs in zip(left, batches_of(self.prepared.data.train.inputs, left), strict=True):
             try:
                 value = self._step(rows, inputs)
