@@ -9,7 +9,7 @@ import numpy as np
 from robustdml.data.dataset import Samples
 from robustdml.data.features import read_part
 from robustdml.data.folders import is_list, listed_parts
-from robustdml.data.image_files import ImageFiles, readable_rows
+from robustdml.data.image_files import ImageFiles
 from robustdml.data.load import existing, expected_data
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
@@ -28,13 +28,6 @@ def read_samples(source: str, on_progress: OnProgress = silent) -> Samples:
     if path.is_dir() or is_list(path):
         return _of_files(path, on_progress)
     raise UsageError(f"{source}: not a kind of file that can be audited; expected {expected_data()}")
-
-
-def with_images(samples: Samples, size: int, on_progress: OnProgress) -> Samples:
-    """Bring images to a size; those that cannot be read are left out."""
-    rows, broken = readable_rows(samples.files, (), True, on_progress)
-    kept = samples.subset(rows)
-    return replace(kept, inputs=ImageFiles(kept.files, size), left_out=(*samples.left_out, *broken))
 
 
 def _of_features(path: Path) -> Samples:

@@ -19,11 +19,12 @@ from robustdml.audit_report.findings import estimated_share, findings_of, read_d
 from robustdml.audit_report.learning import learn_embeddings
 from robustdml.audit_report.page import render_page
 from robustdml.audit_report.questions import Section, ask
-from robustdml.audit_report.samples import outside_line, read_samples, with_images
+from robustdml.audit_report.samples import outside_line, read_samples
 from robustdml.cache import LOCK, NAMES, sole_use, write_text
 from robustdml.command_line import path, say_left_out
 from robustdml.config import TrainingConfig
 from robustdml.data.dataset import Samples
+from robustdml.data.folders import with_images
 from robustdml.data.image_files import seen
 from robustdml.data.load import expected_data
 from robustdml.errors import UsageError, counted, few, in_one_line
@@ -83,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
         if samples.files:
             check_installed(config.backbone, config.backbone_weights)
             size = arguments.image_size or default_image_size(config.backbone)
-            samples = with_images(samples, size, on_progress)
+            samples = with_images(samples, size, True, on_progress)
             _check_classes(samples)
         checked = _checked(samples, arguments.decisions)  # a file that is none is told before anything is trained
         features, untouched = _features(samples, config, arguments, on_progress)

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from robustdml.data.dataset import RetrievalData, Samples, Split, divide_classes
-from robustdml.data.image_files import ImageFiles, readable_rows
-from robustdml.data.images import image_files, is_image
+from robustdml.data.dataset import RetrievalData, Samples, divide_classes
+from robustdml.data.image_files import ImageFiles, find_broken
+from robustdml.data.images import check_left_out, image_files, is_image
 from robustdml.errors import UsageError, expanded
 from robustdml.plain_files import read_csv
 from robustdml.progress import OnProgress, silent
@@ -98,21 +98,25 @@ def load_images(
     """Read a list, ``path/class/…/image``, or ``path/train/class/…`` and ``path/test/class/…`` where both exist."""
     if image_size < 1:
         raise UsageError(f"image_size={image_size}: expected at least 1")
-    left_out: list[str] = []
-    parts = []
-    for listed in listed_parts(path, on_progress).values():
-        rows, broken = readable_rows(listed.files, listed.left_out, skip_broken, on_progress)
-        parts.append(listed.subset(rows))
-        left_out += [*listed.loose, *listed.left_out, *broken]
+    listed = listed_parts(path, on_progress).values()
+    parts = [with_images(part, image_size, skip_broken, on_progress) for part in listed]
+    left_out = tuple(one for part in parts for one in (*part.loose, *part.left_out))
     if len(parts) == 1:
         whole, every = parts[0], np.arange(len(parts[0].class_names))
         divided = divide_classes(len(every), str(path), test_fraction, split_seed) if test_fraction else (every, every)
         in_order = np.argsort(whole.labels, kind="stable")
         parts = [whole.subset(in_order[np.isin(whole.labels[in_order], classes)]) for classes in divided]
-    train, test = (
-        Split(ImageFiles(one.files, image_size), one.labels, one.class_names, one.sample_names) for one in parts
-    )
-    return RetrievalData(path.name, train, test, left_out=tuple(left_out))
+    train, test = parts
+    return RetrievalData(path.name, train, test, left_out=left_out)
+
+
+def with_images(samples: Samples, size: int, skip_broken: bool, on_progress: OnProgress) -> Samples:
+    """Bring images to a size; those that cannot be read are left out, or refused where none is to be skipped."""
+    check_left_out(len(samples), samples.left_out, (), skip_broken)
+    broken = find_broken(samples.files, on_progress)
+    check_left_out(len(samples), samples.left_out, list(broken.values()), skip_broken)
+    kept = samples.subset(np.delete(np.arange(len(samples)), list(broken)))
+    return replace(kept, inputs=ImageFiles(kept.files, size), left_out=(*samples.left_out, *broken.values()))
 
 
 def listed_parts(path: Path, on_progress: OnProgress = silent) -> dict[str, Samples]:

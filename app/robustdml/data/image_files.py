@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from robustdml.arrays import Array, Pixels, Rows
 from robustdml.cache import NAMES, cache_folder, write_text
-from robustdml.data.images import check_left_out, read_ahead
+from robustdml.data.images import read_ahead
 from robustdml.errors import UsageError, counted, few
 from robustdml.plain_files import read_json
 from robustdml.progress import OnProgress
@@ -73,16 +73,6 @@ def find_broken(files: Sequence[Path], on_progress: OnProgress) -> dict[int, str
         broken |= {row: one for row, one in zip(block, images, strict=True) if isinstance(one, str)}
         write_text(path, json.dumps({"done": block.stop, "broken": broken}))
     return broken
-
-
-def readable_rows(
-    files: Sequence[Path], left_out: Sequence[str], skip_broken: bool, on_progress: OnProgress
-) -> tuple[Rows, list[str]]:
-    """Number the images that can be read, and say why others cannot; refuse them where none is to be skipped."""
-    check_left_out(len(files), left_out, (), skip_broken)
-    broken = find_broken(files, on_progress)
-    check_left_out(len(files), left_out, list(broken.values()), skip_broken)
-    return np.delete(np.arange(len(files)), list(broken)), list(broken.values())
 
 
 def fingerprint(files: Sequence[Path]) -> str:
