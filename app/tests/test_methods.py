@@ -93,6 +93,16 @@ def test_a_resumed_run_with_a_filter_equals_an_unbroken_one(noisy, tmp_path, met
     check_equal(whole, train(config, noisy, out=tmp_path / "run", resume=True, device="cpu"))
 
 
+def test_a_state_of_a_run_without_a_filter_may_hold_none(noisy):
+    config = replace(FILTERED, filter=FilterOptions())
+    state = begun(config, noisy).state()
+    assert state.pop("filter") == {}
+    begun(config, noisy).load_state(state)
+    del state["embedder"]
+    with pytest.raises(RuntimeError, match="Missing key"):
+        begun(config, noisy).load_state(state)
+
+
 def test_a_batch_of_which_nothing_is_kept_changes_nothing(noisy):
     """Also not by the momentum of the batches before; and the memory stays as it was."""
     config = replace(FILTERED, filter=FilterOptions("prism-average", threshold="fixed", fixed_threshold=0.99), epochs=3)
