@@ -1,7 +1,5 @@
 """Random cases for the tests of the reference: small, float64, with the awkward sizes left in."""
 
-import copy
-
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -22,16 +20,6 @@ class Case:
         self.v = 0.2 + torch.rand(B, generator=random, dtype=torch.float64)
         if zero_weights:
             self.v[torch.rand(B, generator=random) < 0.4] = 0
-
-    def replaced(self, **tensors):
-        """A copy with other tensors."""
-        case = copy.copy(self)
-        vars(case).update(tensors)
-        return case
-
-    def samples(self, rows):
-        """A copy with these samples."""
-        return self.replaced(X=self.X[rows], y=self.y[rows], c=self.c[rows], v=self.v[rows])
 
 
 cases = st.builds(

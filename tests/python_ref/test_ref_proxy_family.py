@@ -33,40 +33,14 @@ LOOPS = {
     adaptive: lambda X, P, y, c, m, v: loop_losses.adaptive_proxy_anchor(X, P, y, m, 8.0, 0.5, "sample", v),
     adaptive_by_proxy: lambda X, P, y, c, m, v: loop_losses.adaptive_proxy_anchor(X, P, y, m, 8.0, 0.5, "proxy", v),
 }
-every_loss = pytest.mark.parametrize("loss", LOOPS)
 
 
-def gradients(loss, case):
-    """Value, and gradients by samples, proxies, sample weights and margins; None for those that a loss has not."""
-    case.X, case.P, case.v, case.m = leaves(case.X, case.P, case.v, case.m)
-    value = loss(case)
-    return value, torch.autograd.grad(value, (case.X, case.P, case.v, case.m), allow_unused=True)
-
-
-@every_loss
+@pytest.mark.parametrize("loss", LOOPS)
 @few
 @given(case=cases)
 def test_agrees_with_loops(loss, case):
     by_loops = LOOPS[loss](*(each.tolist() for each in (case.X, case.P, case.y, case.c, case.m, case.v)))
     assert_same(loss(case).item(), by_loops)
-
-
-@every_loss
-@few
-@given(case=cases)
-def test_weight_zero_is_absence(loss, case):
-    present = case.v > 0
-    value, (X, P, v, m) = gradients(loss, case.replaced())
-    expected, (X_, P_, v_, m_) = gradients(loss, case.samples(present))
-    assert_same(value, expected)
-    assert_same(X[present], X_)
-    assert_same(P, P_)
-    assert_same(v[present], v_)
-    assert not X[~present].any()
-    assert not v[~present].any()
-    assert (m is None) == (m_ is None) == (loss in (proxy_anchor, smooth))
-    if m is not None:
-        assert_same(m, m_)
 
 
 @pytest.mark.parametrize("label", [-1, 4])
