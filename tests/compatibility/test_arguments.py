@@ -5,13 +5,12 @@ import warnings
 
 import pytest
 import torch
-from peers import CLASS_NAMES, MARGIN_NAMES, NAMES, PAIR_NAMES, SIZES, C, D, assert_same, batch, both, values
+from peers import CLASS_NAMES, MARGIN_NAMES, NAMES, PAIR_NAMES, SIZES, C, D, assert_same, batch, both
 from pytorch_metric_learning import distances, miners, reducers, regularizers
 from pytorch_metric_learning.losses import BaseMetricLossFunction
 
 import robustdml_ops.losses as ours
 from robustdml_ops.losses.peer.package import peer_losses
-from robustdml_ops.ops import ABSENT
 
 MINERS = {
     "multi-similarity": lambda: miners.MultiSimilarityMiner(epsilon=0.1),
@@ -132,31 +131,6 @@ def test_labels_of_classes():
         loss = getattr(ours, name)(C, D)
         assert loss(X, y.float()) == loss(X, y) == loss(X, y.int())
         assert loss(X, y % 2 == 0) == loss(X, (y % 2 == 0).long())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_label_to_ignore(name):
-    """As if the samples of that label were not there."""
-    X, y = batch()
-    pair = both(name)
-    expected = values(pair[0], X, y)
-    padded = torch.cat([X, torch.ones(3, D)]).detach().requires_grad_()
-    loss = getattr(ours, name)(**NAMES[name], ignore_index=-100).double()
-    loss.load_state_dict(pair[0].state_dict())
-    found = values(loss, padded, torch.cat([y, torch.full((3,), -100)]))
-    assert not found[1][-3:].any()
-    found[1] = found[1][:-3]
-    torch.testing.assert_close(found, expected)
-
-
-def test_an_absent_row_of_a_reference_set():
-    X, y = batch()
-    Z, z = batch(1, 40)
-    for name in PAIR_NAMES:
-        loss = getattr(ours, name)()
-        absent = z.masked_fill(torch.arange(40) % 3 == 0, ABSENT)
-        kept = torch.arange(40) % 3 != 0
-        torch.testing.assert_close(loss(X, y, None, Z, absent), loss(X, y, None, Z[kept], z[kept]))
 
 
 @pytest.mark.parametrize("name", ["SupConLoss", "NTXentLoss"])

@@ -72,15 +72,19 @@ def test_regularizer_of_centers():
 
 
 @pytest.mark.parametrize("ignored", [False, True])
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "ContrastiveLoss"])  # dense with statistics
-def test_statistics_beside_absent_samples(name, ignored):
-    """They do not change the mean, which is over the other samples."""
+@pytest.mark.parametrize("statistics", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_absent_samples_are_as_if_they_were_not_there(name, statistics, ignored):
+    """By their label or weight. Statistics do not change the mean, which is over the other samples."""
+    if statistics and name == "ContrastiveLoss":
+        pytest.skip("it is dense with statistics")
     X, y = batch()
-    loss = both(name, reducer=lambda: reducers.MeanReducer(collect_stats=True))[0]
+    loss = both(name, **({"reducer": lambda: reducers.MeanReducer(collect_stats=True)} if statistics else {}))[0]
     kept = y != 2 if ignored else torch.arange(len(y)) % 4 > 0
     expected = values(loss, X[kept].detach().requires_grad_(), y[kept])
     loss.ignore_index = 2 if ignored else None
     found = values(loss, X, y, sample_weights=None if ignored else kept)
+    assert not found[1][~kept].any()
     found[1] = found[1][kept]
     torch.testing.assert_close(found, expected)
 

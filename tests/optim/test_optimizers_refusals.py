@@ -313,10 +313,6 @@ def test_a_checkpoint_of_other_sizes_changes_nothing():
     other = ProxyAnchorLoss(C + 1, D)
     with pytest.raises(ValueError, match=r"exp_avg to load is of shape \(46, 5\).*Nothing has been loaded"):
         optimizer.load_state_dict(ProxyAdamW(other).state_dict())
-    with pytest.raises(
-        ValueError, match="has no betas, no eps: it is of an optimiser that ProxyAdamW does not compute"
-    ):
-        optimizer.load_state_dict(torch.optim.SGD([P], momentum=0.9).state_dict())
     torch.testing.assert_close(optimizer.state[P], state, rtol=0, atol=0)
 
 

@@ -143,10 +143,6 @@ def rows(D, source, operand, *, columns=False):
     return call
 
 
-def scaled(n, dtype):
-    return lambda: ROWS.scale(zeros(n, dtype=dtype), torch.ones((), dtype=F64 if dtype == F64 else F32, device=META))
-
-
 def bessel(function, order, dtype):
     """With its derivative."""
     return lambda: function(order, zeros(1000, dtype=dtype).requires_grad_()).sum().backward()
@@ -178,10 +174,9 @@ def stored(D, dtype, samples=None):
     return lambda: bank.enqueue(zeros(256, D, dtype=dtype), labels(256), ids)
 
 
-def filtered(similarity, dtype):
+def filtered(dtype):
     """Scores of a batch, and those of the classes that it changes."""
-    settings = {"vmf_start": 0} if similarity == "vmf" else {}
-    prism = PRISM(1000, 128, similarity, 0.5, memory_size=4000, memory_dtype=dtype, **settings).to(META)
+    prism = PRISM(1000, 128, "vmf", 0.5, memory_size=4000, memory_dtype=dtype, vmf_start=0).to(META)
     X, y = zeros(256, 128, dtype=dtype), labels(256)
     return lambda: prism.enqueue(X, y, prism(X, y).keep)
 
@@ -194,12 +189,8 @@ CALLS = {
     "anchors, autocast, odd rows": anchors("labels", None, 99),
     "anchors, bf16, odd rows, odd batch": anchors("labels", BF16, 99, 99),
     "anchors, bf16, long rows": anchors("labels", BF16, 512),
-    "anchors, autocast, long rows": anchors("labels", None, 512),
-    "anchors, autocast, by columns": anchors("labels", None, columns=True),
     "anchors, autocast, limited": anchors("labels", None, limited=True),
-    "anchors, autocast, the whole": anchors("labels", None, whole=True),
     "anchors, autocast, long rows, the whole": anchors("labels", None, 512, whole=True),
-    "anchors, tf32": anchors("labels", F32),
     "anchors, tf32, odd rows": anchors("labels", F32, 515),
     "anchors, fp32": anchors("labels", F32, products="highest"),
     "confidences, bf16": anchors("confidences", BF16),
@@ -266,10 +257,7 @@ CALLS = {
     "rows, fp32 to bf16, by columns": rows(128, F32, BF16, columns=True),
     "rows, odd, by columns": rows(99, F32, F32, columns=True),
     "rows, long, fp64": rows(2048, F64, F64),
-    "rows, long, bf16": rows(512, BF16, BF16),
-    "scale": scaled(2**20, F32),
-    "scale, bf16 of odd number": scaled(99_999, BF16),
-    "scale, fp64": scaled(2**20, F64),
+    "scale, bf16 of odd number": lambda: ROWS.scale(zeros(99_999, dtype=BF16), torch.ones((), device=META)),
     **{
         f"{function.__name__}, {name}": bessel(function, order, dtype)
         for name, dtype in SUMS.items()
@@ -284,10 +272,9 @@ CALLS = {
     "otsu, fp64": otsu(250, F64),
     "otsu": otsu(256),
     "otsu, long": otsu(TRITON_LONGEST),
-    "bank": stored(128, F32),
     "bank, bf16": stored(512, BF16, 50_000),
     "bank, fp64": stored(600, F64, 50_000),
-    **{f"filter, {kind}, {name}": filtered(kind, dtype) for kind in ("average", "vmf") for name, dtype in SUMS.items()},
+    **{f"filter, vmf, {name}": filtered(dtype) for name, dtype in SUMS.items()},
 }
 SHORT = (
     "anchors, autocast",
