@@ -2,10 +2,28 @@
 
 import pytest
 import torch
-from cases import ANCHOR_NAMES, ANY_PAIRS, BANK_NAMES, MATRIX_NAMES, NAMES, assert_close, assert_same, make_case
+from cases import (
+    ANCHOR_NAMES,
+    ANY_PAIRS,
+    BANK_NAMES,
+    MATRIX_NAMES,
+    NAMES,
+    assert_close,
+    assert_same,
+    bspml_loss,
+    make_case,
+)
 
+import python_ref
 from python_ref.prism_losses import memory_contrastive_loss
-from robustdml_ops.losses import SoftTripleLoss
+from robustdml_ops.losses import (
+    AdaFaceLoss,
+    AdaptiveProxyAnchorLoss,
+    BSPMLLoss,
+    SmoothProxyAnchorLoss,
+    SoftTripleLoss,
+    SupConLoss,
+)
 from robustdml_ops.ops import ABSENT
 
 SHAPES = [(1, 2, 1), (2, 3, 2), (5, 2, 3), (17, 33, 7), (64, 65, 16), (3, 500, 31)]
@@ -96,3 +114,29 @@ def test_a_memory_is_that_of_the_equations(variant, reduction, filtered):
     torch.testing.assert_close(
         *(torch.autograd.grad(loss, case.embeddings)[0] for loss in (ours, expected)), rtol=1e-9, atol=1e-12
     )
+
+
+def test_settings_that_the_cases_leave_at_their_defaults():
+    """Loss and equation have the same names for them."""
+    X, y, c, weights = (
+        torch.randn(9, 4).double(),
+        torch.arange(9) % 5,
+        torch.rand(9, 5).double(),
+        torch.rand(9).double(),
+    )
+    settings = {"margin": 0.3, "alpha": 5.0, "beta": 4.0, "threshold": 0.4}
+    loss = SmoothProxyAnchorLoss(5, 4, **settings).double()
+    assert_close(loss(X, c), python_ref.smooth_proxy_anchor_loss(X, loss.proxies, c, **settings))
+    settings = {"alpha": 5.0, "regularization": 0.3}
+    loss = AdaptiveProxyAnchorLoss(5, 4, 0.25, **settings).double()
+    assert_close(
+        loss(X, y), python_ref.adaptive_proxy_anchor_loss(X, loss.proxies, y, c.new_tensor([0.25]), **settings)
+    )
+    settings = {"margin": 0.2, "scale": 9.0, "concentration": 7.0}
+    loss = AdaFaceLoss(5, 4, **settings).double().eval()
+    lengths = loss.mean_length.double(), loss.length_deviation.double()
+    assert_close(loss(X, y), python_ref.adaface_loss(X, y, loss.W.t(), *lengths, **settings))
+    settings = {"alpha": 3.0, "beta": 20.0, "base": 0.6, "epsilon": 0.3}
+    loss = BSPMLLoss(**settings)
+    assert_close(loss(X, y, sample_weights=weights), bspml_loss(X, y, None, None, weights, "mean", **settings))
+    assert_close(SupConLoss(temperature=0.4)(X, y), python_ref.supcon_loss(X, y, temperature=0.4))

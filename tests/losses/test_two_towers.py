@@ -1,5 +1,6 @@
 """InfoNCE and the sigmoid loss of two towers against python_ref and dense PyTorch."""
 
+import math
 from functools import partial
 
 import pytest
@@ -37,7 +38,8 @@ def both(case, dtype=torch.float64, backend=None, B=23):
     a, b, more, weights = towers(B, m=m, dtype=dtype)
     weights, more = weights if weighted else None, more if m else None
     if case == "sigmoid":
-        module = SigmoidLoss(bias=-1.0, backend=backend).to(dtype)
+        options = {"temperature": 0.2}
+        module = SigmoidLoss(**options, bias=-1.0, backend=backend).to(dtype)
         theirs = sigmoid_loss(a, b, module.logit_scale, module.logit_bias, weights)
         ours = module(a, b, sample_weights=weights)
     else:
@@ -45,6 +47,7 @@ def both(case, dtype=torch.float64, backend=None, B=23):
         named = {name: value for name, value in options.items() if name != "temperature"}
         theirs = info_nce_loss(a, b, module.logit_scale, more, weights, **named)
         ours = module(a, b, more, sample_weights=weights)
+    assert float(module.logit_scale.detach()) == pytest.approx(-math.log(options.get("temperature", 0.07)), rel=0.01)
     return ours, theirs, [a, b, *module.parameters(), *([more] if m else [])]
 
 

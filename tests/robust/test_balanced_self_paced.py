@@ -54,10 +54,13 @@ def test_the_balance_term_lowers_sdaw(solver):
 
 def test_a_stochastic_update_has_the_documented_steps():
     embeddings, labels, _ = clusters(classes=3, size=4)
-    paced = BalancedSelfPaced(labels, 1.5, lam_max=3.0, mu=8.0, solver="stochastic", steps=200, seed=5)
+    samples, pairs = {"classes_per_step": 2, "samples_per_class": 3}, {"alpha": 3.0, "beta": 20.0, "base": 0.6}
+    settings = {"lam_max": 3.0, "mu": 8.0, "steps": 200, "seed": 5, "learning_rate": 0.2, **samples, **pairs}
+    paced = BalancedSelfPaced(labels, 1.5, solver="stochastic", **settings)
     paced.update(embeddings)
+    torch.testing.assert_close((paced.positive, paced.negative), self_paced_terms(embeddings, labels, **pairs))
     sizes = torch.bincount(labels).double()
-    rates = {"learning_rate": 0.3 * sizes * (sizes / 16).clamp(max=1), "decay": 20 / 200}
+    rates = {**samples, "learning_rate": 0.2 * sizes * (sizes / 16).clamp(max=1), "decay": 20 / 200}
     terms = (torch.ones(len(labels)), paced.positive, paced.negative, labels)
     expected = self_paced_sweep(*terms, lam=1.5, mu=8.0, steps=200, seed=5 << 32, **rates)
     assert torch.equal(paced.sample_weights, expected)
