@@ -10,7 +10,6 @@ from robustdml_ops import ops
 from robustdml_ops.backends import dispatch, triton_device
 from robustdml_ops.backends.dispatch import compute_dtype, operand_dtype
 from robustdml_ops.backends.triton_device import exact_float32_products
-from robustdml_ops.engine.similarity_chunks import accumulate, product
 from tests.every_call import OPS, B, D, first
 
 F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -57,19 +56,6 @@ def test_the_first_version_that_adds_half_products(version, adds, monkeypatch):
     finally:
         monkeypatch.undo()
         importlib.reload(dispatch)
-
-
-@pytest.mark.parametrize("dtype", [BF16, F16])
-def test_products_that_add_to_float32(dtype):
-    """On a card torch itself, in the types of a sweep; nothing replaces the calls."""
-    if not torch.cuda.is_available() or not dispatch.multiplies_bfloat16(torch.device("cuda")):
-        pytest.skip("no CUDA device whose products take bfloat16")
-    A, B = torch.randn(48, 32, device="cuda", dtype=dtype), torch.randn(32, 40, device="cuda", dtype=dtype)
-    out, total = torch.empty(48, 40, device="cuda"), torch.ones(48, 40, device="cuda")
-    expected = A.double() @ B.double()
-    assert torch.allclose(product(A, B, out).double(), expected, atol=1e-4)
-    accumulate(total, A, B)
-    assert torch.allclose(total.double(), 1 + expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [F16, BF16, F32])
