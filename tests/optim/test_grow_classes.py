@@ -119,6 +119,7 @@ def test_a_filter_judges_the_classes_that_stayed_as_before(similarity):
     torch.testing.assert_close(now.log_p_clean, then.log_p_clean, rtol=0, atol=1e-12)
     grow_classes(filter_, None, OLD + 3)
     assert filter_.num_classes == filter_.bank.num_classes == OLD + 3
+    assert not filter_.bank.counts[OLD:].any() and not filter_.bank.sums[OLD:].any()
     new = torch.tensor([OLD + 1, 0])
     assert filter_(X[:2], new).log_p_clean.shape == (2,)
 
