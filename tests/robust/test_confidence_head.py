@@ -58,13 +58,17 @@ def test_factors_are_the_confidences_and_detached(clusters):
     torch.testing.assert_close(torch.sigmoid(hidden @ weight.T + bias), head(features))
 
 
-def test_loss_is_binary_cross_entropy_of_one_hot_labels(clusters):
+def test_a_step_is_one_of_adamw_on_binary_cross_entropy_of_one_hot_labels(clusters):
     features, _, noisy, _ = clusters
-    head = make_head()
-    with torch.no_grad():
-        expected = functional.binary_cross_entropy(head(features), functional.one_hot(noisy, CLASSES).float())
-    loss = head.fit(features, noisy, epochs=1, batch_size=400, learning_rate=1e-12)[0]
-    assert loss == pytest.approx(float(expected), rel=1e-6)
+    head, other = (make_head().double() for _ in range(2))
+    settings = {"learning_rate": 0.1, "weight_decay": 0.5}
+    (loss,) = head.fit(features, noisy, epochs=1, batch_size=400, **settings)
+    logits = other.classifier(other.reduction(features.double()).relu())
+    expected = functional.binary_cross_entropy_with_logits(logits, functional.one_hot(noisy, CLASSES).double())
+    expected.backward()
+    torch.optim.AdamW(other.parameters(), 0.1, weight_decay=0.5).step()
+    torch.testing.assert_close(torch.tensor(loss, dtype=torch.float64), expected.detach())
+    torch.testing.assert_close(head.state_dict(), other.state_dict())
 
 
 def test_same_seed_same_bits_and_starts_from_xavier(clusters):
