@@ -200,15 +200,6 @@ def test_a_reducer_of_no_samples_or_no_pairs_gives_0(name, count, reducer):
     assert getattr(ours, name)(reducer=REDUCERS[reducer]())(torch.randn(count, D), torch.arange(count)) == 0
 
 
-def test_reducers_of_each_part():
-    X, y = batch()
-    parts = {"pos_loss": reducers.MeanReducer(), "neg_loss": reducers.ThresholdReducer(low=0.2)}
-    assert_same(both("ContrastiveLoss", reducer=lambda: reducers.MultipleReducers(copy.deepcopy(parts))), X, y)
-    only = {"pos_loss": reducers.SumReducer()}
-    for name in ("ContrastiveLoss", "ProxyAnchorLoss"):
-        assert_same(both(name, reducer=lambda: reducers.MultipleReducers(copy.deepcopy(only))), X, y)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_losses_before_they_are_reduced(name):
     X, y = batch()

@@ -89,8 +89,15 @@ def test_absent_samples_are_as_if_they_were_not_there(name, statistics, ignored)
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("name", ["ContrastiveLoss", "SupConLoss", "ProxyAnchorLoss"])
-def test_parts_without_a_reducer_have_the_common_one(name):
-    """Theirs is a mean over all pairs or proxies."""
-    parts = {"pos_loss": reducers.AvgNonZeroReducer()} if name == "ContrastiveLoss" else {}
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("ContrastiveLoss", {"pos_loss": reducers.MeanReducer(), "neg_loss": reducers.ThresholdReducer(low=0.2)}),
+        ("ContrastiveLoss", {"pos_loss": reducers.AvgNonZeroReducer()}),
+        *((name, {"pos_loss": reducers.SumReducer()}) for name in ("ContrastiveLoss", "ProxyAnchorLoss")),
+        *((name, {}) for name in ("SupConLoss", "ProxyAnchorLoss")),
+    ],
+)
+def test_reducers_of_each_part(name, parts):
+    """A part without one has the common one, theirs a mean over all pairs or proxies."""
     assert_same(both(name, reducer=lambda: reducers.MultipleReducers(copy.deepcopy(parts))), *batch())
