@@ -14,10 +14,10 @@ from robustdml.filters.options import FilterOptions
 from robustdml.networks.preparation import prepare
 from robustdml.noise import with_wrong_labels
 from robustdml.progress import silent
-from robustdml.run import trials
+from robustdml.run import contestants, held_out, trials
 from robustdml.run.evidence import Tally, rows_of
+from robustdml.run.held_out import leave_out_by_group
 from robustdml.run.run import Run
-from robustdml.run.trials import leave_out_by_group
 from robustdml.train import _start_of, train
 
 
@@ -130,8 +130,8 @@ def test_what_plainly_lost_on_one_split_is_not_tried_on_the_next():
     run = begun(config, mixture(30, 8))
     found = trials.Trials(run, silent)
     found.tallies |= {key: tally([-0.1] * 30) for key in found.tallies if key[2] > 1}
-    found.run_split(*trials.splits_of(run.labels, seed=0)[0])
-    assert {(factor, one.splits) for (*_, factor, _), one in found.tallies.items()} == {(1, 1), (trials.FASTER, 1)}
+    found.run_split(*held_out.splits_of(run.labels, seed=0)[0])
+    assert {(factor, one.splits) for (*_, factor, _), one in found.tallies.items()} == {(1, 1), (contestants.FASTER, 1)}
     assert all(one.counts.sum() == 30 for (*_, factor, _), one in found.tallies.items() if factor > 1)
 
 
@@ -165,7 +165,7 @@ def test_a_second_loss_is_tried_where_the_first_leaves_doubt(gain, doubt, monkey
     assert found.is_in_doubt == doubt
     found.tallies = begun_with
     monkeypatch.setattr(trials.Trials, "is_in_doubt", doubt)
-    found.run_split(*trials.splits_of(run.labels, seed=0)[0])
+    found.run_split(*held_out.splits_of(run.labels, seed=0)[0])
     tried_losses = {key[0] for key, one in found.tallies.items() if one.splits}
     assert tried_losses == ({"contrastive", "proxy-anchor"} if doubt else {"contrastive"})
 
@@ -198,7 +198,7 @@ def test_a_run_with_the_second_loss_goes_on_with_it_and_says_so(tmp_path, monkey
 @pytest.mark.parametrize(("classes", "count", "times"), [(6, 4, {1, 2}), (30, 2, {0, 1})])
 def test_few_classes_are_held_out_in_more_splits(classes, count, times):
     labels = np.repeat(np.arange(classes), 3)
-    splits = trials.splits_of(labels, seed=0)
+    splits = held_out.splits_of(labels, seed=0)
     assert len(splits) == count
     held = np.zeros(classes, int)
     for kept, tested in splits:
@@ -294,7 +294,7 @@ def test_few_steps_raise_the_learning_rate_and_trials_try_three_times_as_much(mo
 
 def test_a_trial_has_classes_enough_and_samples_not_too_many():
     given = ([5000] * 9, [40] * 300, [2] * 5000, [12] * 499, [12] * 1000)
-    assert [trials.num_tried(np.array(sizes)) for sizes in given] == [9, 200, 1000, 499, 500]
+    assert [held_out.num_tried(np.array(sizes)) for sizes in given] == [9, 200, 1000, 499, 500]
 
 
 def test_the_start_goes_with_the_network():
@@ -331,7 +331,7 @@ def test_prism_filters_where_the_audit_overlooks_much():
     for kind, wrong in expected.items():
         run = tried(TrainingConfig(epochs=1), wrong)
         assert {one["filter"] for one in run.chosen["contestants"]} == {kind} and run.filter_options.kind == kind
-        overlooks = run.chosen["overlooked"] > trials.MOST_OVERLOOKED
+        overlooks = run.chosen["overlooked"] > contestants.MOST_OVERLOOKED
         assert not run.filter_options.on_trial and overlooks == (kind != "audit")
         assert ("of the labels that the audit keeps" in run.chosen["advice"]) == (kind != "audit")
     # Of few samples PRISM is not asked.

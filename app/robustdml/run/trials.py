@@ -15,48 +15,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from robustdml.arrays import Doubles, Ints, Labels, Mask, Rows, Singles, evenly
+from robustdml.arrays import Doubles, Rows, Singles
 from robustdml.config import WHITENED
 from robustdml.data import RetrievalData
 from robustdml.evaluation import judged
-from robustdml.filters.filter import KEPT, LEAST_QUALITY
-from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
+from robustdml.filters.filter import LEAST_QUALITY
+from robustdml.filters.options import AUDIT, FilterOptions
 from robustdml.methods import METHODS
 from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import Prepared
 from robustdml.networks.start import Start, make_start
 from robustdml.progress import OnProgress
-from robustdml.run.evidence import CHANCE, CHANCE_OF_FEW, CHANCE_ON_GROUPS, Tally, advice
+from robustdml.run.contestants import factors_to_try, filters_to_try, has_few_classes, has_small_classes
+from robustdml.run.evidence import CHANCE, CHANCE_OF_FEW, Tally, advice
+from robustdml.run.held_out import FEW, FEWEST_CLASSES, leave_out_by_group, some_of_each_class, splits_of, thinned
 from robustdml.run.run import Run
 
-HELD_OUT = 1 / 3
-FEWEST_CLASSES = 4
-# A trial has at most MOST_CLASSES, and beyond ENOUGH_CLASSES no more than have MOST_SAMPLES together.
-MOST_CLASSES = 1000
-ENOUGH_CLASSES = 200
-MOST_SAMPLES = 6000
-# Held-out samples of a split, or of a group of classes, that search.
-MOST_QUERIES = 600
-# Share of the labels that the audit keeps and PRISM leaves out, from which on PRISM filters in place of the audit. On
-# sets to choose by, labels wrong at random reached 0.07; those of like samples or similar classes 0.08 to 0.47.
-MOST_OVERLOOKED = 0.1
-# Fewer samples teach PRISM too little: there it left out many right labels.
-SAMPLES_FOR_PRISM = 1000
-# Fewer classes are few: they are split more often, and training without a filter is tried as well.
-FEW = 20
-SPLITS, SPLITS_OF_FEW = 2, 4
 # A trial takes this share of the epochs, and of few classes that.
 EPOCHS, EPOCHS_OF_FEW = 0.4, 0.5
-# Samples of a class, in the mean, below which trials compare losses: there pairs of a class are few.
-SMALL = 8
 # Averagings that are tried, and the share of the best gain from which on what moves least is taken.
 TRIED = (0.5, 0.75, 1.0)
 NEARLY = 0.95
-# Factor of the learning rate that is tried as well where the run has few steps. A trial has about a quarter of them: in
-# a longer run what suits the trial goes too far.
-FASTER, FEW_STEPS = 3.0, 300
-# Groups of few classes on which the whitened start is measured.
-GROUPS = 5
 
 
 def prepare_run(run: Run, on_progress: OnProgress) -> None:
@@ -181,7 +160,7 @@ class Trials:
         few = FEWEST_CLASSES <= len(np.unique(run.labels)) < FEW
         if self.untrained is None or self.winner()[1] or not few:
             return
-        rows = _thinned(run.labels, np.unique(run.labels), np.random.default_rng(run.config.seed))
+        rows = thinned(run.labels, np.unique(run.labels), np.random.default_rng(run.config.seed))
         features = np.asarray(run.prepared.data.train.inputs[rows], np.float32)
         self.tallies[self.untrained] = leave_out_by_group(
             features, run.labels[rows], run.beliefs.believed()[rows], run.embedding_size, run.config.seed
@@ -198,7 +177,7 @@ class Trials:
         labels = data.test.labels
         believed = np.flatnonzero(run.beliefs.believed()[held])
         # All held-out samples by the labels given, and those alone whose labels the audit keeps.
-        parts = [(rows, labels[rows], _some_of_each_class(labels[rows])) for rows in (np.arange(len(held)), believed)]
+        parts = [(rows, labels[rows], some_of_each_class(labels[rows])) for rows in (np.arange(len(held)), believed)]
 
         def embed(network: torch.nn.Module) -> Singles:
             return apply_in_batches(network, data.test.inputs, run.device)
@@ -247,123 +226,3 @@ class Trials:
             trial.beliefs.quality = run.beliefs.judge()[torch.from_numpy(kept)]
         trial.fit_inputs(self.on_progress)
         return trial
-
-
-def leave_out_by_group(features: Singles, labels: Labels, believed: Mask, width: int, seed: int) -> Tally:
-    """For each group of classes, whiten features (N, F) by half of the other classes' samples, then by the other half.
-
-    Samples of the group search among themselves and the half that whitening was not fitted to. Whitening moves samples
-    that it was fitted to away from their neighbours; among these, samples of the group would find each other too well.
-    """
-    random = np.random.default_rng(seed)
-    start = make_start(features, width, np.flatnonzero(believed))
-    tally = Tally(int(labels.max()) + 1, CHANCE_ON_GROUPS)
-    order = np.lexsort((random.random(len(labels)), labels))
-    half = np.empty(len(labels), np.int64)
-    half[order] = np.arange(len(labels)) % 2
-    classes = random.permutation(np.unique(labels))
-    for group in np.array_split(classes, min(GROUPS, len(classes))):
-        left_out = np.isin(labels, group)
-        for seen in range(2):
-            fitted = start.whitened(features, labels, np.flatnonzero(believed & ~left_out & (half == seen)))
-            rows = np.flatnonzero(left_out | (half != seen))
-            embeddings = fitted.embed(features[rows])
-            # By the labels given, and among those alone that the audit keeps.
-            gains = [
-                _gains(features[rows[part]], embeddings[part], labels[rows[part]], left_out[rows[part]])
-                for part in (np.arange(len(rows)), np.flatnonzero(believed[rows]))
-            ]
-            tally.add(labels[rows], *gains)
-    return tally
-
-
-def _gains(features: Singles, embeddings: Singles, labels: Labels, asked: Mask) -> Doubles:
-    """Differences of Recall@1 and MAP@R, (N, 2); NaN for samples that do not search."""
-    queries = np.flatnonzero(asked)
-    queries = queries[evenly(len(queries), MOST_QUERIES)]
-    return judged(embeddings, labels, queries) - judged(features, labels, queries)
-
-
-def splits_of(labels: Labels, seed: int) -> list[tuple[Rows, Rows]]:
-    """Samples to train on and samples to test on, of different classes; none where there are too few."""
-    present, sizes = np.unique(labels, return_counts=True)
-    random = np.random.default_rng(seed)
-    order = random.permutation(len(present))[: num_tried(random.permutation(sizes))]
-    if len(present) < FEWEST_CLASSES:
-        return []
-    held_out = max(2, round(HELD_OUT * len(order)))
-    wanted = SPLITS_OF_FEW if len(order) < FEW else SPLITS
-    folds = [order[i : i + held_out] for i in range(0, len(order) - held_out + 1, held_out)]
-    while len(folds) < wanted:  # Few classes are held out several times, in other company.
-        again = random.permutation(order)
-        folds += [again[i : i + held_out] for i in range(0, len(order) - held_out + 1, held_out)]
-    rows = _thinned(labels, present[order], random)
-    found = []
-    for fold in folds[:wanted]:
-        tested = np.isin(labels[rows], present[fold])
-        if np.unique(labels[rows[tested]], return_counts=True)[1].max() > 1:
-            found.append((rows[~tested], rows[tested]))
-    return found
-
-
-def _thinned(labels: Labels, classes: Ints, random: np.random.Generator) -> Rows:
-    """Samples of these classes, sorted; of few large classes at most `MOST_SAMPLES`."""
-    rows = np.flatnonzero(np.isin(labels, classes))
-    return rows if len(rows) <= MOST_SAMPLES else np.sort(random.choice(rows, MOST_SAMPLES, replace=False))
-
-
-def _some_of_each_class(labels: Labels) -> Rows:
-    """At most `MOST_QUERIES` samples, evenly from all classes."""
-    by_class = np.argsort(labels, kind="stable")
-    return np.sort(by_class[evenly(len(labels), MOST_QUERIES)])
-
-
-def num_tried(sizes: Ints) -> int:
-    """Number of classes in a trial."""
-    affordable = int(np.searchsorted(np.cumsum(sizes), MOST_SAMPLES, side="right"))
-    return min(len(sizes), MOST_CLASSES, max(ENOUGH_CLASSES, affordable))
-
-
-def filters_to_try(run: Run) -> tuple[list[FilterOptions], float]:
-    """The filters among which trials choose, of equally good ones the last; and the share that the audit overlooks."""
-    asked = run.config.filter_options
-    if not asked.on_trial or asked.kind not in FILTERS:
-        return [asked], 0.0
-    if has_few_classes(run):
-        return [FilterOptions(NO_FILTER), FilterOptions(AUDIT)], 0.0
-    if len(run.labels) < SAMPLES_FOR_PRISM:
-        return [FilterOptions(AUDIT)], 0.0
-    rows = np.random.default_rng(run.config.seed).permutation(len(run.labels))[:MOST_SAMPLES]
-    audited = (run.beliefs.judge()[rows] >= LEAST_QUALITY).numpy()
-    overlooked = float((audited & ~kept_by(asked, run, rows)).mean())
-    return [replace(asked, on_trial=False) if overlooked > MOST_OVERLOOKED else FilterOptions(AUDIT)], overlooked
-
-
-def kept_by(options: FilterOptions, run: Run, rows: Rows) -> Mask:
-    """Say which of these labels PRISM keeps by the embeddings before training, (n,)."""
-    prism, embeddings = run.make_filter(options), run.embed_training_split()
-    prism.fit(run.beliefs.judge, lambda: embeddings)
-    kept = torch.full((len(run.labels),), torch.nan, device=run.device)
-    for batch in np.array_split(rows, math.ceil(len(rows) / run.config.batch_size)):
-        own = run.world.part(batch)
-        _, observed = prism.judge(embeddings[own].to(run.device), own, lambda: None)
-        kept[own] = observed[KEPT].float()
-    return np.asarray(run.world.merged(kept)[rows].cpu() == 1)
-
-
-def factors_to_try(run: Run) -> tuple[float, ...]:
-    """Factors of the learning rate: of one that is named, with few classes and in long runs none but 1."""
-    few_steps = run.config.epochs * len(run.sampler) <= FEW_STEPS
-    free = run.config.learning_rate is None and not has_few_classes(run)
-    return (1.0, FASTER) if few_steps and free else (1.0,)
-
-
-def has_small_classes(run: Run) -> bool:
-    """Whether there are many classes, at least as many as processes, of few samples each."""
-    classes = len(np.unique(run.labels))
-    return not has_few_classes(run) and run.world.size <= classes and len(run.labels) < SMALL * classes
-
-
-def has_few_classes(run: Run) -> bool:
-    """Whether the training classes are so few that held-out ones tell little."""
-    return len(np.unique(run.labels)) < FEW
