@@ -15,10 +15,11 @@ from robustdml.networks.preparation import prepare
 from robustdml.noise import with_wrong_labels
 from robustdml.progress import silent
 from robustdml.run import contestants, held_out, trials
+from robustdml.run.checkpoint import start_in
 from robustdml.run.evidence import Tally, rows_of
 from robustdml.run.held_out import leave_out_by_group
 from robustdml.run.run import Run
-from robustdml.train import _start_of, train
+from robustdml.train import train
 
 
 def test_the_average_lies_between_start_and_end_and_is_what_is_kept(tmp_path):
@@ -93,7 +94,7 @@ def test_of_few_classes_trials_need_more_evidence_and_the_untrained_start_on_gro
     assert tally(weak, chance=groups.chance).supported and not tally(weak, chance=of_many).supported
 
 
-def test_samples_of_held_out_classes_do_not_shape_the_start_of_a_trial():
+def test_samples_of_held_out_classes_do_not_shape_thestart_in_a_trial():
     """Wrong labels bring them into the part that it trains on, and its layer would keep what it should lose."""
     random = np.random.default_rng(1500)
     labels = np.repeat(np.arange(120), 12)
@@ -263,7 +264,7 @@ def test_a_resumed_run_does_not_judge_labels_again(tmp_path, monkeypatch):
     told.clear()
     assert len(train(config, data, **common, resume=True).history) == 2 and "judging labels" not in told
     damaged = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
-    assert _start_of({"state": {**damaged["state"], "start": []}}, config, prepare(config, data, CPU)) is None
+    assert start_in({"state": {**damaged["state"], "start": []}}, config, prepare(config, data, CPU)) is None
     narrower = replace(data, train=replace(data.train, inputs=data.train.inputs[:, :20]))
     monkeypatch.undo()
     with pytest.raises(UsageError, match="is of another run"):

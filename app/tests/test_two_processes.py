@@ -20,8 +20,9 @@ from robustdml.methods.classes import AdaptiveOptions
 from robustdml.methods.pairs import MemoryContrastiveOptions
 from robustdml.noise import with_wrong_labels
 from robustdml.options import OptionSet
+from robustdml.run.checkpoint import CHECKPOINT
 from robustdml.run.run import Run
-from robustdml.train import CHECKPOINT, train
+from robustdml.train import train
 from robustdml.world import World
 from tests.distributed.worlds import case, run_world
 from tests.subprocesses import run_python

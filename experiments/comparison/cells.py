@@ -19,7 +19,8 @@ from robustdml.filters.filter import KEPT
 from robustdml.networks.models import apply_in_batches
 from robustdml.noise import with_wrong_labels
 from robustdml.retrieval import retrieval_metrics
-from robustdml.train import TrainingResult, train
+from robustdml.run.result import TrainingResult
+from robustdml.train import train
 
 # Rejected right labels are counted in classes of at least so many samples.
 LARGE_CLASS = 20

@@ -19,7 +19,8 @@ from robustdml.networks.preparation import prepare, resolve_device
 from robustdml.noise import with_wrong_labels
 from robustdml.progress import OnProgress
 from robustdml.retrieval import retrieval_metrics
-from robustdml.train import TrainingResult, train
+from robustdml.run.result import TrainingResult
+from robustdml.train import train
 from robustdml_ops.ops import nearest
 
 NOISE = "symmetric:0.5"

@@ -13,7 +13,7 @@ from experiments.demo.timing import FLOOR, OURS, Timing
 from robustdml.methods import METHODS
 from robustdml.methods.classes import AnchorOptions
 from robustdml.reports.run_plots import GREY, RIGHT, WRONG, draw_axes, encode
-from robustdml.train import TrainingResult
+from robustdml.run.result import TrainingResult
 
 BINS = 60
 # Okabe and Ito's colours, told apart by people with any kind of colour vision.

@@ -14,7 +14,7 @@ from robustdml.methods import METHODS
 from robustdml.methods.classes import AnchorOptions, SmoothOptions
 from robustdml.reports.html import figure, page, table
 from robustdml.reports.run_report import EXPLAINED
-from robustdml.train import TrainingResult
+from robustdml.run.result import TrainingResult
 
 
 @dataclass(frozen=True)

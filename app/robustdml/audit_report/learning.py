@@ -14,7 +14,8 @@ from robustdml.data.dataset import Samples
 from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import prepare, resolve_device
 from robustdml.progress import OnProgress
-from robustdml.train import CHECKPOINT, train
+from robustdml.run.checkpoint import CHECKPOINT
+from robustdml.train import train
 
 # Samples that a run evaluates itself on at its end; nothing depends on that.
 _EVALUATED = 64

@@ -21,10 +21,12 @@ from robustdml.options import Setting
 from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar
 from robustdml.reports.run_report import figures_of, render_run, test_labels_note
 from robustdml.run.audited_labels import describe
+from robustdml.run.checkpoint import CHECKPOINT, check_folder
 from robustdml.run.evidence import CAPTION, HEAD, rows_of
 from robustdml.run.preemption import EndSignals
+from robustdml.run.result import TrainingResult
 from robustdml.settings import CONFIG_FILE, RunSettings, SettingsFile, all_settings, read_run_settings
-from robustdml.train import CHECKPOINT, TrainingResult, check_folder, train
+from robustdml.train import train
 from robustdml.trained.embedder import MODEL_FILE
 from robustdml.world import World, joined_world
 

@@ -16,7 +16,7 @@ from robustdml.reports.run_plots import curve
 from robustdml.retrieval import METRICS
 from robustdml.run.audited_labels import describe
 from robustdml.run.evidence import CAPTION, HEAD, rows_of
-from robustdml.train import TrainingResult
+from robustdml.run.result import TrainingResult
 
 FIGURES = {
     **METRICS,

@@ -1,0 +1,106 @@
+"""What a run that is done gives: its embedder, scores of the labels, and a summary."""
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from robustdml.arrays import Ints, Labels, Mask, Singles
+from robustdml.config import TrainingConfig
+from robustdml.evaluation import below_untouched, still_rising
+from robustdml.networks.models import Embedder
+from robustdml.run.run import Run
+from robustdml.run.sample_log import clean_auc
+from robustdml.trained.embedder import IDENTITY, LINEAR, ModelCard, TrainedEmbedder
+from robustdml_ops.ops import nearest
+
+# Test samples that the report shows, and how many of those found.
+EXAMPLES, FOUND = 6, 5
+# The first of these that a run has is its clean score in reports and comparisons.
+CLEAN_SCORES = ("log_p_clean_auc", "label_quality_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """A finished run."""
+
+    config: TrainingConfig
+    # One record an epoch: loss, seconds, `evaluation.METRICS` where it was evaluated, means of the learnt margins.
+    history: list[dict[str, float]]
+    embedder: Embedder  # The trained network in eval mode; takes features where the backbone was frozen
+    model: TrainedEmbedder  # The same with backbone and preprocessing; embeddings of length 1
+    changed: Mask  # Which training labels are wrong, (N,)
+    # Scores of each training label in the last epoch, (N,) by name, NaN where there is none: `confidence` of Smooth
+    # Proxy-Anchor; `log_p_clean` or `label_quality`, and `kept`, of a filter; `sigma`, `detector_loss` and
+    # `above_threshold` of ProcSim; `weight` of BSPML.
+    scores: dict[str, Singles]
+    # Settings, sizes of the test split, final metrics, and the AUC of each score against the true labels; `untouched`,
+    # the metrics before training; `below_untouched`, a warning if the run ended below them; and `still_rising`.
+    summary: dict[str, Any]
+    retrieved: Ints  # Some test samples, each with those most similar to it, (n, 1 + k)
+    left_out: tuple[str, ...]  # What was left out of the data, with the reason
+
+
+def result_of(run: Run, untouched: dict[str, float], out: Path | None) -> TrainingResult:
+    """Evaluate a run that is done, and put together what there is to say of it; ``out`` is its folder."""
+    config = run.config
+    model = _model(run)
+    samples_of_class = np.bincount(run.prepared.data.test.labels)
+    summary: dict[str, Any] = {
+        "method": config.method,
+        "noise": run.prepared.data.noise,
+        "seed": config.seed,
+        "data": run.data_summary,
+        # Samples that are alone in their class find nothing, and are no queries.
+        "test": {
+            "samples": int(samples_of_class.sum()),
+            "classes": int((samples_of_class > 0).sum()),
+            "alone": int((samples_of_class == 1).sum()),
+            "trained_on": not {*run.prepared.data.test.class_names}.isdisjoint(run.prepared.data.train.class_names),
+        },
+        **{key: value for key, value in run.history[-1].items() if key != "seconds"},
+        "embedding_size": model.embedding_size,
+        "averaging": run.averaging,
+        "filter": run.filter_options.kind,
+        "learning_rate": run.rates[0],
+        "chosen": run.chosen,
+        "training_seconds": run.phase_one_seconds + sum(record["seconds"] for record in run.history),
+    }
+    scores = run.scores()
+    summary |= {f"{name}_auc": clean_auc(name, score, run.changed) for name, score in scores.items()}
+    summary["clean_auc"] = next((summary[name] for name in CLEAN_SCORES if name in summary), None)
+    summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}
+    summary["still_rising"] = still_rising(run.history, out)
+    embedder = run.averaged().eval()
+    left_out = run.prepared.data.left_out
+    found = run.evaluate(_retrieve)
+    return TrainingResult(config, run.history, embedder, model, run.changed, scores, summary, found, left_out)
+
+
+def _retrieve(embeddings: Singles, labels: Labels, device: torch.device) -> Ints:
+    rows = torch.from_numpy(embeddings).to(device)
+    some = torch.arange(0, len(rows), max(len(rows) // EXAMPLES, 1), device=device)[:EXAMPLES]
+    # Each finds itself first, or a copy of it.
+    return nearest(rows[some], rows, min(FOUND + 1, len(rows))).indices.cpu().numpy()
+
+
+def _model(run: Run) -> TrainedEmbedder:
+    """Put what made the features below the embedding layer, so that the whole takes the data as they were given."""
+    origin = run.prepared.origin
+    network = Embedder(origin.backbone, run.prepared.num_features, None)
+    network.head = run.averaged().head
+    trained_by = {"config": run.config.as_dict(), "data": run.data_summary, "metrics": run.history[-1]}
+    card = ModelCard(
+        backbone=origin.name,
+        input_shape=origin.input_shape,
+        num_features=run.prepared.num_features,
+        embedding_size=run.prepared.num_features if run.keeps_features else run.embedding_size,
+        class_names=run.prepared.data.train.class_names,
+        trained_by=trained_by,
+        package_version=import_module("robustdml_ops").__version__,
+        layer=IDENTITY if run.keeps_features else LINEAR,
+    )
+    return TrainedEmbedder(network, card).eval()
