@@ -94,10 +94,11 @@ class Run:
     def choose(self, loss: str, options: FilterOptions, averaging: float, keeps_features: bool) -> None:
         """Train with what trials have found best; `averaging` is the weight of the trained layer in its average."""
         self.averaging, self.keeps_features = averaging, keeps_features
-        if loss != self.loss_name:
+        is_other = loss != self.loss_name
+        if is_other:
             torch.manual_seed(self.config.seed)  # All processes draw the same proxies.
             self._use_loss(loss, METHODS[loss])
-        if options != self.filter_options:
+        if is_other or options != self.filter_options:
             self._use_filter(options)
 
     def _use_loss(self, name: str, method: Method) -> None:
