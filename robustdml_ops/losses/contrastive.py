@@ -24,7 +24,8 @@ class ContrastiveLoss(PairFamilyLoss):
     With ``distance="cosine"`` the hinges are [m⁺ − s]₊ and [s − m⁻]₊. The candidates of a sample are the others of the
     batch or, where they are given, the rows of ``ref_emb`` instead.
 
-    A is known only after the whole batch: unless this is one chunk, the gradient takes a second sweep, 8·B·m·D flops.
+    A is known only after the whole batch: unless this is one chunk, the gradient takes a second sweep, 8·B·m·D flops;
+    of one chunk a second reading of its cosines, which Triton multiplies anew for distances.
     Equal vectors have distance 0; for near ones see :func:`~robustdml_ops.ops.pair_hinge`.
 
     Source: Hadsell, Chopra, LeCun, "Dimensionality Reduction by Learning an Invariant Mapping", CVPR 2006, without the

@@ -41,7 +41,7 @@ STEPS = {
     "multi-similarity": ((losses.MultiSimilarityLoss, 1024, 128), 18, 27),
     "multi-similarity, a large batch": ((losses.MultiSimilarityLoss, 8192, 128), 18, 27),
     "multi-similarity with a bank": ((losses.MultiSimilarityLoss, 64, 128, None, LARGE_BANK), 20, 37),
-    "contrastive": ((losses.ContrastiveLoss, 1024, 128), 30, 50),
+    "contrastive": ((losses.ContrastiveLoss, 1024, 128), 31, 52),
     "contrastive with a bank": ((losses.MemoryContrastiveLoss, 256, 128, None, BANK), 40, 70),
 }
 

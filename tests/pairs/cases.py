@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -135,6 +136,25 @@ def assert_near_rows_keep_their_distance(backend, shape, types, device):
             # Forces of length 1 between rows at 1e-5 are right to 2 %.
             scale = (m or n) / X.double().norm(dim=1).min()
             assert (mine - other).norm(dim=1).max() <= 0.1 * scale
+
+
+def assert_means_are_sums_over_terms(backend, euclidean, dtype, device):
+    """A batch takes one product for both readings of its cosines: with no pair near, with one, and with many."""
+    for near in (0, 1, 16):
+        X = torch.randn(32, 5, generator=torch.Generator().manual_seed(near)).to(device, dtype)
+        X[:near] = X[32 - near :] + 1e-3 * X[16 : 16 + near]
+        sets = PairSets.of(torch.arange(32, device=device) % 4, None)
+        margins = (-0.2, -1.2, 0.0, 0.0, True) if euclidean else (0.9, 0.3, 0.0, 0.0, False)
+        means = PairHingeProblem(sets, *margins, average=True)
+        ones = (torch.ones((), dtype=dtype, device=device),) * 2
+        ours = pair_sweep(X, None, means, ones, Arithmetic(backend, dtype, dtype), (True, False))
+        with_sums, exact = partial(pair_sweep, X.double(), None, replace(means, average=False)), torch.float64
+        terms = with_sums(None, Arithmetic(EAGER, exact, exact)).terms
+        truth = with_sums(tuple(1 / terms), Arithmetic(EAGER, exact, exact), (True, False)).divided(terms)
+        for field in ("positive", "negative", "danchors"):
+            mine, expected = getattr(ours, field).double(), getattr(truth, field)
+            # The force between near rows is right to ε/d.
+            torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-3 / float(terms.min()))
 
 
 def assert_no_gradient_up_to_the_resolution(backend, device="cpu"):

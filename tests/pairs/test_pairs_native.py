@@ -56,6 +56,12 @@ def test_near_rows_keep_their_distance(types, device):
         cases.assert_near_rows_keep_their_distance(NATIVE, shape, types, device)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("euclidean", [False, True])
+def test_means_are_sums_over_terms(euclidean, dtype, device):
+    cases.assert_means_are_sums_over_terms(NATIVE, euclidean, dtype, device)
+
+
 @pytest.mark.usefixtures("exact_products")
 def test_distances_up_to_the_resolution_have_no_gradient(device):
     cases.assert_no_gradient_up_to_the_resolution("native", device)

@@ -73,6 +73,11 @@ def test_of_few_near_pairs_each_is_made_alone_and_of_many_all_at_once(equal, mon
     assert made == [1] * 6 if equal == 3 else made == [128] * 8
 
 
+@pytest.mark.parametrize("euclidean", [False, True])
+def test_means_are_sums_over_terms(euclidean):
+    cases.assert_means_are_sums_over_terms(TRITON, euclidean, torch.float32, DEVICE)
+
+
 def test_distances_up_to_the_resolution_have_no_gradient():
     cases.assert_no_gradient_up_to_the_resolution("triton", DEVICE)
 

@@ -47,7 +47,7 @@ def near_distances(
 
 @triton.jit(do_not_specialize=["c", "first", "per_part"])
 def pair_hinge(
-    S,  # (c, m) compute dtype, contiguous, in: cosines
+    S,  # (c, m) compute dtype, contiguous, in: cosines; of no use at the end with EUCLIDEAN
     dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
     labels,  # (c,) int64, in
     candidate_labels,  # (m,) int64, in
@@ -117,7 +117,7 @@ def pair_hinge(
             close = (positive | negative) & (distance < near)
             number = tl.sum(close.to(tl.int32))
             if number > 0:
-                # By way of S, which nobody reads again: a tile of float64 sums would halve what a processor runs.
+                # By way of S: a tile of float64 sums would halve what a processor runs.
                 first_row = tl.program_id(0) * BLOCK_R
                 if number > FEW:
                     for first_pair in range(0, BLOCK_R * BLOCK_M, PAIRS):

@@ -15,6 +15,7 @@ from robustdml_ops.ops.pairs.problem import (
     DistanceLimits,
     PairBackend,
     PairContrastProblem,
+    PairHingeProblem,
     PairLSEProblem,
     PairProblem,
     PairSets,
@@ -40,6 +41,9 @@ class NativePairs(NativeRows, PairBackend):
             norms = {"inverse_norm": chunk.scale, "candidate_inverse_norm": chunk.X_scale}
             given = native_chunk(sums, sets, first, S, **module.addresses(norms))
         module.call(problem.kind, S, given, settings)
+
+    def keeps_cosines(self, S: Tensor, problem: PairHingeProblem) -> bool:
+        return module.on_gpu(S)
 
 
 def settings_of(problem: PairProblem, operands: Tensor, sums: PairSums, first: int = 0) -> Any:

@@ -189,6 +189,10 @@ class PairBackend(RowsBackend):
         epilogue: Any = getattr(self, problem.kind)
         epilogue(chunk, problem, sums.of(chunk))
 
+    def keeps_cosines(self, S: Tensor, problem: PairHingeProblem) -> bool:
+        """Whether the epilogue without upstream gradients leaves S as it was."""
+        return True
+
 
 class Arithmetic(NamedTuple):
     """The backend of a sweep over pairs, and its types."""

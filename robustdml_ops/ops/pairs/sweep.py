@@ -259,8 +259,10 @@ def _symmetric(
         symmetric_by_lanes(U, S, dU, problem, sums)
     else:
         chunk = Chunk(0, n, product(U, U.t(), S), U, inverse_norm, short, None, dS)
-        if problem.average and sums.upstream is not None:
+        if isinstance(problem, PairHingeProblem) and problem.average and sums.upstream is not None:
             backend.pair_sums(chunk, problem, replace(sums, upstream=None))
+            if not backend.keeps_cosines(S, problem):
+                product(U, U.t(), S)
             positive, negative = _terms(sums.counts, dtype)
             sums = replace(sums, upstream=(sums.upstream[0] / positive, sums.upstream[1] / negative))
         backend.pair_sums(chunk, problem, sums)

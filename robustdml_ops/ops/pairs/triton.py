@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from robustdml_ops.backends.triton_device import Launch, block_of, current, grid_of, launch, tile_of
 from robustdml_ops.engine.rows.backends import TritonRows
@@ -94,6 +95,9 @@ class TritonPairs(TritonRows, PairBackend):
             torch.sum(positive, 0, out=sums.positive)
             torch.sum(negative, 0, out=sums.negative)
             torch.sum(counts, 1, out=sums.counts)
+
+    def keeps_cosines(self, S: Tensor, problem: PairHingeProblem) -> bool:
+        return not problem.euclidean
 
     def pair_contrast(self, chunk: Chunk, problem: PairContrastProblem, sums: PairSums) -> None:
         from robustdml_ops.ops.pairs.contrast_kernel import pair_contrast as kernel
