@@ -15,20 +15,26 @@ def in_type(
 
 
 @triton.jit
+def log_one_plus(
+    x,  # compute dtype, in: at least 0
+):
+    """log(1 + x) by Kahan's quotient, in which the rounding error of 1 + x cancels."""
+    one_plus = 1.0 + x
+    quotient = tl.log(one_plus) * (x / tl.where(one_plus == 1.0, 1.0, one_plus - 1.0))
+    return tl.where(one_plus == 1.0, x, quotient)
+
+
+@triton.jit
 def log_one_plus_sum(
     shift,  # (BLOCK_C,) compute dtype, in: at least 0
     total,  # (BLOCK_C,) compute dtype, in: Σ weight · e^(exponent − shift)
 ):
     """log(1 + Σ weight · e^exponent)."""
-    # Where nothing was shifted a sum far below 1 must not be rounded away: log1p by Kahan's quotient, in which the
-    # error of 1 + total cancels.
-    one_plus = 1.0 + total
-    quotient = tl.log(one_plus) * (total / tl.where(one_plus == 1.0, 1.0, one_plus - 1.0))
-    log1p = tl.where(one_plus == 1.0, total, quotient)
+    # Where nothing was shifted a sum far below 1 must not be rounded away.
     # A total of 0 is that of an empty set, whose shift may be that of a set before mining: e^−shift may be 0 as well.
     empty = total == 0.0
     shifted = shift + tl.log(tl.where(empty, 1.0, tl.exp(-shift) + total))
-    return tl.where(empty | (shift == 0.0), log1p, shifted)
+    return tl.where(empty | (shift == 0.0), log_one_plus(total), shifted)
 
 
 @triton.jit

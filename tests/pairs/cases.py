@@ -175,6 +175,25 @@ def assert_no_gradient_up_to_the_resolution(backend, device="cpu"):
         assert total.item() == pytest.approx(distance if bank else 2 * distance, rel=1e-3)
 
 
+def assert_logistic_losses_near_0_keep_their_digits(backend, device):
+    """Pairs that are nearly right: of 1 + e^t a float32 has only the first digits of e^t, or none."""
+    X = torch.eye(6, device=device).repeat(2, 1)
+    sets = PairSets.of(torch.arange(12, device=device) % 6, None)
+    for form, scale, bias in (
+        ("sigmoid", 28.0, -14.0),
+        ("sigmoid", 40.0, -20.0),
+        ("each", 16.0, 0.0),
+        ("each", 24.0, 0.0),
+    ):
+        coefficients = torch.tensor([scale, bias], dtype=torch.float64, device=device)
+        exact = PairContrastProblem(sets, coefficients, form)
+        ours = pair_sweep(
+            X, None, replace(exact, coefficients=coefficients.float()), None, Arithmetic(backend, *(torch.float32,) * 2)
+        )
+        truth = pair_sweep(X.double(), None, exact, None, Arithmetic(EAGER, *(torch.float64,) * 2))
+        torch.testing.assert_close(ours.positive.double(), truth.positive, rtol=1e-5, atol=0)
+
+
 def assert_a_nan_reaches_the_result(backend, device):
     """On a GPU nobody looks at the values; mining must not pass over them in silence."""
     X = torch.randn(6, 4).to(device)

@@ -67,6 +67,10 @@ def test_distances_up_to_the_resolution_have_no_gradient(device):
     cases.assert_no_gradient_up_to_the_resolution("native", device)
 
 
+def test_logistic_losses_near_0_keep_their_digits(device):
+    cases.assert_logistic_losses_near_0_keep_their_digits(NATIVE, device)
+
+
 def test_a_nan_reaches_the_result(cuda_device):
     cases.assert_a_nan_reaches_the_result(NATIVE, cuda_device)
 

@@ -82,6 +82,10 @@ def test_distances_up_to_the_resolution_have_no_gradient():
     cases.assert_no_gradient_up_to_the_resolution("triton", DEVICE)
 
 
+def test_logistic_losses_near_0_keep_their_digits():
+    cases.assert_logistic_losses_near_0_keep_their_digits(TRITON, DEVICE)
+
+
 def test_a_nan_reaches_the_result():
     cases.assert_a_nan_reaches_the_result(TRITON, DEVICE)
 

@@ -4,6 +4,7 @@
 import triton
 import triton.language as tl
 
+from robustdml_ops.backends.triton_math import log_one_plus
 from robustdml_ops.ops.pairs.kernels import ABSENT, pair_tile
 
 
@@ -12,7 +13,7 @@ def softplus(
     t,  # compute dtype, in
 ):
     """log(1 + e^t)."""
-    return tl.maximum(t, 0.0) + tl.log(1.0 + tl.exp(-tl.abs(t)))
+    return tl.maximum(t, 0.0) + log_one_plus(tl.exp(-tl.abs(t)))
 
 
 @triton.jit
