@@ -13,7 +13,7 @@ from robustdml_ops.engine.rows.backends import BACKENDS as ROWS
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.ops import anchor, classes, lambert_w, otsu, vmf
 from robustdml_ops.ops.pairs.contrast import coefficients_of, pair_contrast
-from robustdml_ops.ops.pairs.hinge import pair_hinge
+from robustdml_ops.ops.pairs.hinge import pair_hinge, pair_hinge_sum
 from robustdml_ops.ops.pairs.lse import pair_lse
 from robustdml_ops.ops.pairs.sweep import BACKENDS as PAIRS
 from robustdml_ops.ops.similarity import nearest, similarity
@@ -66,6 +66,15 @@ def _pairs(function: Callable[..., Any], bank: bool = False, **settings: Any) ->
         return total
 
     return of_pairs
+
+
+def _means(inputs: Inputs, backend: str) -> Tensor:
+    """Of distances, which read the cosines of a batch twice."""
+    one = inputs.values.new_ones(())
+    settings: dict[str, Any] = {"positive_margin": 0.1, "negative_margin": 1.3, "distance": "euclidean"}
+    pairs = (inputs.X, inputs.labels % 7, None, None)
+    total: Tensor = pair_hinge_sum(*pairs, one, one, **settings, average=True, backend=backend)
+    return total
 
 
 def _contrast(form: str) -> Op:
@@ -131,6 +140,7 @@ _PAIRS: dict[str, Op] = {
     "pair_lse": _pairs(pair_lse, alpha=2.0, beta=50.0, base=0.5, epsilon=0.1),
     "pair_hinge": _pairs(pair_hinge, positive_margin=0.9, negative_margin=0.1),
     "pair_hinge of distances": _pairs(pair_hinge, positive_margin=0.1, negative_margin=1.3, distance="euclidean"),
+    "pair_hinge of distances, means": _means,
     "pair_contrast": _contrast("outside"),
     "pair_contrast of each positive": _contrast("each"),
     "pair_contrast of logistic losses": _contrast("sigmoid"),
