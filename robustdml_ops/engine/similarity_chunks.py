@@ -229,6 +229,12 @@ class Similarities:
         """Whether any gradient is wanted."""
         return self.dX is not None or self.dP is not None or self.update is not None
 
+    @property
+    def as_they_are(self) -> bool:
+        """Whether chunks multiply the proxies as they are, by the layout of the rows that they take."""
+        rows = self.proxies if self.selected is None else rows_at(self.proxies, self.selected[:0])
+        return self.backend.as_they_are(rows, self.X.dtype) is not None
+
     def backward(self, chunk: Chunk) -> None:
         """Add a chunk, whose dL/dS has been computed, to the wanted gradients; the update is last."""
         if not self.differentiates:

@@ -181,7 +181,7 @@ class TritonClasses(TritonRows, ClassBackend):
         with device.current(X):
             kernel[device.grid_of(B, parameters["BLOCK_R"])](
                 E=E,
-                P=P if self.as_they_are(P, similarities.X.dtype) is not None else None,
+                P=P if similarities.as_they_are else None,
                 selected=similarities.selected,
                 X=X,
                 inverse_norm=similarities.X_inverse_norm,

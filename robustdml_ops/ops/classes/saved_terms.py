@@ -54,7 +54,7 @@ def complete(
     here, place = problem.labels.labels >= 0, problem.labels.labels.clamp(min=0)
     own = upstream.dlogit / torch.where(f == 0, 1, f) * problem.scale
     proxies, selected = similarities.proxies, similarities.selected
-    if similarities.backend.as_they_are(proxies, E.dtype) is not None:
+    if similarities.as_they_are:
         own *= inverse_lengths(rows_at(proxies, place if selected is None else selected[place]).to(own.dtype))
     E.scatter_(0, place[None], torch.where(here, own.to(E.dtype), E.gather(0, place[None])))
     inverse_norm = similarities.X_inverse_norm
