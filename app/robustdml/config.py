@@ -111,7 +111,7 @@ class TrainingConfig(Options):
         if self.averaging is not None and self.averaging < 1:
             given = f"averaging={self.averaging}"
             if self.finetune:
-                raise UsageError(f"{given} is for frozen features: leave it out, or finetune")
+                raise UsageError(f"{given} is for frozen features, and finetune trains the backbone: leave one out")
             if self.layer_start == RANDOM:
                 raise UsageError(f"{given}: a random start is nothing to go back to; give start {WHITENED} as well")
         if self.warmup >= self.epochs:

@@ -89,6 +89,8 @@ MISTAKES = [
     ("train --data features.npz --backbone a:b", "holds features"),
     ("train --data features.npz --finetune", "holds features"),
     ("train --data features.npz --device nonsense", "device 'nonsense' cannot be used"),
+    ("train --data features.npz --device meta", "device 'meta' cannot be used"),
+    ("train --data whole --finetune --averaging 0.5", "finetune trains the backbone: leave one out"),
     ("train --data features.npz --samples-per-class 5 --out new", "samples_per_class=5 must divide the batch size 256"),
     ("train --data whole --backbone untrained", "features of an untrained one are of no use"),
     ("train --data features.npz --out /proc/nowhere/run", "/proc/nowhere"),

@@ -177,8 +177,10 @@ def check_vector(name: str, value: object, length: int) -> Tensor:
     """Return ``value`` if it is a floating-point vector of ``length``."""
     value = check_tensor(name, value)
     if value.dim() != 1 or len(value) != length or not value.is_floating_point():
+        way_out = "" if value.is_floating_point() else f": convert it with {name}.float()"
         raise ValueError(
             f"{name} must be a floating-point vector of length {length}, got {tuple(value.shape)} of {value.dtype}"
+            f"{way_out}"
         )
     return value
 

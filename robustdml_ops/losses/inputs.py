@@ -72,6 +72,8 @@ def check_options(kind: type, known: Collection[str], options: Mapping[str, Any]
         if name not in known:
             own = [own for own in inspect.signature(kind).parameters if own not in ("options", "args", "kwargs")]
             near = difflib.get_close_matches(name, [*known, *own], 1)
+            if name in ("weight", "weights") and "sample_weights" in known:
+                near = ["sample_weights"]  # label_weights has more letters in common
             hint = f": did you mean {near[0]}?" if near else ""
             raise TypeError(f"{kind.__name__} has no argument {name!r}{hint}")
         reduces = name == "reducer" or name.endswith("regularizer")

@@ -175,8 +175,9 @@ def _check_optimizer(optimizer: torch.optim.Optimizer | None, owners: list[Any])
         return
     for (item, name), parameter in zip(names, parameters, strict=True):
         counts = (item.num_classes, item.num_classes * (getattr(item, "centers", None) or 1))
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if value is not None and value.dim() and value.shape != parameter.shape and len(value) not in counts:
+        state = {key: value for key, value in optimizer.state.get(parameter, {}).items() if isinstance(value, Tensor)}
+        for key, value in state.items():
+            if value.dim() and value.shape != parameter.shape and len(value) not in counts:
                 raise ValueError(
                     f"{key} of {type(optimizer).__name__}, {tuple(value.shape)}, has no entries for classes of {name}: "
                     "give None, and make the optimiser anew"

@@ -343,8 +343,9 @@ def test_unknown_arguments(wrong, right):
     with pytest.raises(TypeError, match=f"has no argument '{wrong}': did you mean {right}"):
         ours.ProxyAnchorLoss(C, D, **{wrong: None})
     X, y = batch()
-    with pytest.raises(TypeError, match="has no argument 'sample_weight': did you mean sample_weights"):
-        ours.ProxyAnchorLoss(C, D)(X, y, sample_weight=torch.ones(len(y)))
+    for name in ("sample_weight", "weight", "weights"):
+        with pytest.raises(TypeError, match=f"has no argument '{name}': did you mean sample_weights"):
+            ours.ProxyAnchorLoss(C, D)(X, y, **{name: torch.ones(len(y))})
 
 
 def test_arguments_that_exclude_each_other():

@@ -72,7 +72,7 @@ def test_reference_set_beside_weights_of_a_batch():
     ("weights", "error", "message"),
     [
         (torch.ones(3), ValueError, "sample_weights must be a floating-point vector of length 8"),
-        (torch.ones(8, dtype=torch.int64), ValueError, "sample_weights must be a floating-point vector"),
+        (torch.ones(8, dtype=torch.int64), ValueError, r"int64: convert it with sample_weights.float\(\)"),
         (torch.ones(8).index_fill(0, Y[1:2], -1), ValueError, r"must be finite and not negative, got \[-1.0\]"),
         (torch.ones(8).index_fill(0, Y[1:2], torch.nan), ValueError, "must be finite and not negative"),
         (torch.ones(8).index_fill(0, Y[1:2], torch.inf), ValueError, "must be finite and not negative"),

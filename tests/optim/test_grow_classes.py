@@ -203,6 +203,10 @@ def test_wrong_arguments_change_nothing():
     steps(factored, adafactor, torch.arange(OLD))
     with pytest.raises(ValueError, match="col_var of Adafactor"):
         grow_classes(factored, adafactor, OLD + 1)
+    lbfgs = torch.optim.LBFGS(factored.parameters())  # its state has numbers and lists, too
+    lbfgs.step(lambda: factored(torch.ones(1, D), torch.zeros(1, dtype=torch.int64)))
+    with pytest.raises(ValueError, match="d of LBFGS"):
+        grow_classes(factored, lbfgs, OLD + 1)
     loss(torch.randn(4, D), torch.arange(4)).backward()
     with pytest.raises(RuntimeError, match="step\\(\\) has not come yet"):
         grow_classes(loss, optimizer, OLD + 1)

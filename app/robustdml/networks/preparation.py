@@ -38,7 +38,7 @@ def resolve_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.empty(1, device=device).cpu()  # the device meta holds no numbers
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"device {name!r} cannot be used: {reason_of(error)}") from error
     return device
