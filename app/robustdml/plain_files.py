@@ -94,12 +94,13 @@ def read_csv(path: Path, kind: str, delimiters: str = ",") -> tuple[list[str], l
             file.seek(0)
             reader = csv.DictReader(file, delimiter=max(delimiters, key=first.count))
             rows = [(reader.line_num, row) for row in reader]
+            columns = list(reader.fieldnames or ())  # reads the file where it is empty
     except (OSError, csv.Error) as error:
         raise UsageError(f"{path}: not a readable {kind} ({error})") from error
     longer = next((line for line, row in rows if None in row), None)
     if longer is not None:
         raise UsageError(f'{path}, line {longer}: more values than columns; put quotes (") around one with a delimiter')
-    return list(reader.fieldnames or ()), rows
+    return columns, rows
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:

@@ -159,13 +159,13 @@ SMALL += ("--batch-size", "8", "--epochs", "1", "--device", "cpu")
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, cache_of_the_session):
-    """Train a model of images and one of features by the command; also gives what was printed of the first."""
+    """Train a model of images and one of features by the command; also gives what was printed."""
     root = tmp_path_factory.mktemp("trained")
     photos, features = save_photos(root / "photos", **PHOTOS), save_features(make_clusters(), root / "clusters.npz")
     common = ("--epochs", "2", "--device", "cpu", "--out")
     printed = run_command("train", "--data", photos, *SMALL, "--embedding-size", "8", *common, root / "images")
-    run_command("train", "--data", features, "--batch-size", "32", *common, root / "features")
-    return root, printed.out
+    features_printed = run_command("train", "--data", features, "--batch-size", "32", *common, root / "features")
+    return root, printed.out + features_printed.out
 
 
 @pytest.fixture

@@ -294,7 +294,7 @@ Y = np.array([0, 0, 1, 1])
         ({"features": X.astype(str), "labels": Y}, "<U"),
         ({"features": X, "labels": Y[:3]}, r"labels is int64 \(3,\); expected integers or texts of shape \(4,\)"),
         ({"features": X, "labels": Y.astype(float)}, "labels is float64"),
-        ({"features": np.where(np.eye(4, 3), np.nan, X), "labels": Y}, "3 rows of features are NaN .* the first is 0"),
+        ({"features": np.where(np.eye(4, 3), np.nan, X), "labels": Y}, "3 rows of features with NaN .* the first is 0"),
         ({"features": X, "labels": Y, "test_labels": Y}, "both or neither"),
         ({"features": X, "labels": Y, "test_features": X[:, :2], "test_labels": Y}, "3 columns, and test_features 2"),
         ({"features": X, "labels": Y * 0}, "at least 2 classes"),

@@ -97,7 +97,7 @@ def test_training_and_evaluation_leave_out_what_is_broken(photos, tmp_path):
     (photos / "class 2" / "3.png").write_text("no image")
     Image.new("RGB", (9, 9)).save(photos / "loose.png")
     command = ["train", "--data", photos, *SMALL, "--out", "run"]
-    assert "1 image cannot be read; repair or remove them, or skip broken ones" in refused(*command)
+    assert "1 image cannot be read; repair or remove them, or skip broken ones (--skip-broken): " in refused(*command)
     said = run_command(*command, "--skip-broken").err
     assert "left out 2: " in said and "loose.png (in no class folder)" in said and "3.png (cannot identify" in said
     assert "Left out 2: " in (tmp_path / "run" / "report.html").read_text()

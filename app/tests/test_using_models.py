@@ -34,7 +34,8 @@ def feature_run(trained):
 
 def test_training_ends_with_the_next_command(trained):
     folder, text = trained
-    assert f"robustdml embed {folder / 'images'} IMAGES -o embeddings.npz" in "".join(text.splitlines())
+    for name, data in (("images", "IMAGES"), ("features", "FEATURES.npz")):
+        assert f"robustdml embed {folder / name} {data} -o embeddings.npz" in "".join(text.splitlines())
 
 
 def embed(model, images, tmp_path, *options):

@@ -88,6 +88,8 @@ def similarity_limits(drop_similar_negatives: Any, embeddings: Tensor, dtype: to
 
 def check_cosine(drop_similar_negatives: Any) -> None:
     """A threshold in (−1, 1], above whose cosine a negative class is left out."""
+    if isinstance(drop_similar_negatives, str):
+        raise TypeError(f"drop_similar_negatives must be a number or 'own', got {drop_similar_negatives!r}")
     check_number("drop_similar_negatives", drop_similar_negatives)
     if not -1 < drop_similar_negatives <= 1:
         raise ValueError(

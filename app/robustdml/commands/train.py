@@ -159,4 +159,5 @@ def _print(result: TrainingResult, out: Path) -> None:
     if doubt := test_labels_note(result):
         console.print(doubt, highlight=False)
     print(f"{out / REPORT}: curves, examples and doubtful labels; settings, checkpoint and figures are beside it")
-    print(f"{out / MODEL_FILE}: try robustdml embed {out} IMAGES -o embeddings.npz")
+    data = "IMAGES" if result.model.card.takes_images else "FEATURES.npz"
+    print(f"{out / MODEL_FILE}: try robustdml embed {out} {data} -o embeddings.npz")

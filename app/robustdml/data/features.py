@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from robustdml.arrays import Array, Mask
 from robustdml.data.dataset import RetrievalData, Split, divide_classes, take_classes
-from robustdml.errors import UsageError
+from robustdml.errors import UsageError, counted
 from robustdml.plain_files import read_npz
 
 # What the names of a part's arrays begin with.
@@ -51,7 +51,9 @@ def _finite_part(path: Path, arrays: dict[str, NDArray[Any]], prefix: str) -> Sp
     split, finite = read_part(path, arrays, prefix)
     bad = np.flatnonzero(~finite)
     if len(bad):
-        raise UsageError(f"{path}: {len(bad)} rows of {prefix}features are NaN or infinite, the first is {bad[0]}")
+        raise UsageError(
+            f"{path}: {counted(len(bad), 'row')} of {prefix}features with NaN or infinity; the first is {bad[0]}"
+        )
     return split
 
 

@@ -90,6 +90,9 @@ def _check_columns(path: Path, found: Any) -> None:
             f"{path}: no column {missing[0]!r}; found {', '.join(found) or 'nothing'}. Call that of the images path, "
             "and that of their classes label"
         )
+    twice = next((name for name in (*COLUMNS, PART) if list(found).count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{path}: {list(found).count(twice)} columns are called {twice}; keep one")
 
 
 def load_images(

@@ -21,6 +21,7 @@ MODES = {1: "L", 3: "RGB"}
 _KINDS = ("AVIF", "BMP", "DIB", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 # Images of more pixels are decoded one at a time: of a few bytes that unpack to gigabytes, one is enough.
 _LARGE = 2**24
+_MISSING = "No such file"
 _one_large = threading.Lock()
 
 
@@ -76,7 +77,7 @@ def decode(file: Path, size: int, channels: int = 3) -> Pixels | str:
     """Read an image as `to_square` has it."""
     try:
         if not file.is_file():
-            return f"{file} ({'not a file' if file.exists() else 'No such file'})"
+            return f"{file} ({'not a file' if file.exists() else _MISSING})"
         with (
             Image.open(file, formats=_kinds()) as image,
             _one_large if image.width * image.height > _LARGE else nullcontext(),
@@ -114,9 +115,7 @@ def check_left_out(count: int, rows: Sequence[str], broken: Sequence[str], skip_
     if rows and not skip_broken:
         raise UsageError(f"{counted(len(rows), 'row')} without path or label; fill {way_out}: {few(rows)}")
     if broken and not skip_broken:
-        raise UsageError(
-            f"{counted(len(broken), 'image')} cannot be read; repair {way_out} (paths in a list are relative to its "
-            f"folder): {few(broken)}"
-        )
+        hint = " (paths in a list are relative to its folder)" if any(_MISSING in one for one in broken) else ""
+        raise UsageError(f"{counted(len(broken), 'image')} cannot be read; repair {way_out}{hint}: {few(broken)}")
     if len(broken) == count:
         raise UsageError(f"no image of {count:,} can be read: {few(broken)}")

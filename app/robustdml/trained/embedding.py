@@ -21,7 +21,7 @@ from robustdml.data.image_files import ImageFiles
 from robustdml.data.images import SUFFIXES, check_left_out, decode, image_files, is_image, read_ahead
 from robustdml.data.load import existing
 from robustdml.data.named import NAMED
-from robustdml.errors import UsageError, expanded
+from robustdml.errors import UsageError, counted, expanded
 from robustdml.networks.backbones.choice import is_own_code
 from robustdml.networks.models import gathered
 from robustdml.networks.stored_features import RowsFrom, map_features, store_rows, stored_as
@@ -77,8 +77,9 @@ def _of_paths(path: Path) -> Samples:
 
 def _of_split(name: str, split: Split, card: ModelCard) -> Samples:
     if split.inputs.shape[1:] != card.input_shape:
-        shape = "×".join(map(str, split.inputs.shape[1:]))
-        raise UsageError(f"{name}: its samples are of {shape} numbers, and the model takes {card.takes}")
+        shape = split.inputs.shape[1:]
+        held = counted(shape[0], "number") if len(shape) == 1 else f"{'×'.join(map(str, shape))} numbers"
+        raise UsageError(f"{name}: its samples are of {held}, and the model takes {card.takes}")
     return Samples(np.asarray(split.inputs), split.labels, split.class_names, source=name)
 
 
