@@ -28,10 +28,15 @@ DRAWS, INTERVAL = 1000, (2.5, 97.5)
 Vectors: TypeAlias = Array | Tensor  # Embeddings or features, (N, D)
 
 
-def retrieval_metrics(embeddings: Vectors, labels: Labels, device: torch.device | None = None) -> dict[str, float]:
-    """Compute `METRICS` of (N, D) embeddings by cosine, over the samples that are not alone in their class."""
+def check_retrieval(labels: Labels) -> None:
+    """Refuse labels of which no two are equal."""
     if int(np.bincount(labels).max(initial=0)) < 2:
         raise UsageError("retrieval needs a test class with at least 2 samples")
+
+
+def retrieval_metrics(embeddings: Vectors, labels: Labels, device: torch.device | None = None) -> dict[str, float]:
+    """Compute `METRICS` of (N, D) embeddings by cosine, over the samples that are not alone in their class."""
+    check_retrieval(labels)
     found = retrieval_by_query(embeddings, labels, device=device)
     return dict(zip(METRICS, np.nanmean(found, axis=0).tolist(), strict=True))
 

@@ -15,7 +15,7 @@ from robustdml.errors import UsageError
 from robustdml.evaluation import untouched_metrics
 from robustdml.networks.preparation import prepare, resolve_device
 from robustdml.progress import OnProgress, Recorder, silent
-from robustdml.retrieval import retrieval_metrics
+from robustdml.retrieval import check_retrieval, retrieval_metrics
 from robustdml.run.checkpoint import (
     CHECKPOINT,
     check_folder,
@@ -92,6 +92,7 @@ def train(
     if checkpoint_every is not None and (out is None or not 0 < checkpoint_every < math.inf):
         needed = "the folder of the run (out)" if out is None else "a positive number of seconds"
         raise UsageError(f"checkpoint_every={checkpoint_every} needs {needed}")
+    check_retrieval(data.test.labels)  # before hours of features
     kept = out if world.leads else None
     if kept is not None:
         check_folder(kept, resume)

@@ -185,11 +185,20 @@ def test_a_loss_that_diverges_ends_the_run(noisy, monkeypatch):
     for options in (FilterOptions(), replace(METHODS["robust"].filter, on_trial=False)):
         with pytest.raises(UsageError, match=r"epoch 1, step 2: embeddings\[0\] has NaN or inf"):
             train(replace(FAST, filter=options, learning_rate=1e38), noisy, device="cpu")
+    with pytest.raises(UsageError, match=r"epoch 1, step \d+: mean\(margins\) = -"):
+        train(replace(FAST, method="adaptive-proxy-anchor", proxy_learning_rate=10.0), noisy, device="cpu")
     # A loss may be no number where embeddings are finite.
     monkeypatch.setattr(train_module.Run, "_batch_loss", lambda self, X, *_: X.sum() * float("nan"))
     for method in ("proxy-anchor", "robust"):
         with pytest.raises(UsageError, match="the loss of epoch 1 is nan"):
             train(replace(FAST, method=method, averaging=None), noisy, device="cpu")
+
+
+def test_test_classes_of_one_sample_are_refused_before_features_are_made(noisy, monkeypatch):
+    monkeypatch.delattr(train_module, "prepare")
+    alone = noisy.test.subset(np.unique(noisy.test.labels, return_index=True)[1])
+    with pytest.raises(UsageError, match="a test class with at least 2 samples"):
+        train(FAST, replace(noisy, test=alone))
 
 
 def test_rates_follow_warm_up_and_cosine_and_the_backbone_has_its_own(tiny_images, monkeypatch):

@@ -230,7 +230,7 @@ def all_finite(values: Tensor) -> bool:
 
 
 class NotFiniteError(ValueError):
-    """Embeddings that hold NaN or inf: a training run has diverged."""
+    """Embeddings that hold NaN or inf, or margins at a pole of the loss: a training run has diverged."""
 
 
 def check_finite_embeddings(embeddings: Tensor, name: str = "embeddings") -> None:
@@ -294,12 +294,12 @@ def check_finite_proxies(total: Tensor, proxies: Tensor) -> None:
         raise ValueError(f"the loss is {float(total)}: {where}")
 
 
-def require(condition: Tensor, message: Callable[[], str]) -> None:
-    """Raise ValueError where ``condition`` () is false: on the CPU with the values, else by a device-side assertion."""
+def require(condition: Tensor, message: Callable[[], str], error: type[ValueError] = ValueError) -> None:
+    """Raise ``error`` where ``condition`` () is false: on the CPU with the values, else by a device-side assertion."""
     if condition.device.type != "cpu" or has_no_values(condition):
         torch._assert_async(condition, "a value is out of range; run this batch on the CPU for its name")
     elif not condition:
-        raise ValueError(message())
+        raise error(message())
 
 
 def check_losses(losses: object) -> Tensor:

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from robustdml_ops.backends.dispatch import compute_dtype
-from robustdml_ops.engine.validation import check_choice, check_finite_numbers, check_matrix, require
+from robustdml_ops.engine.validation import NotFiniteError, check_choice, check_finite_numbers, check_matrix, require
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
 from robustdml_ops.losses.families.class_matrix import StepRows
 from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs
@@ -104,6 +104,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
                 f"mean(margins) = {float(mean.detach()):.4g}, and λ/mean(m) has a pole at 0: lower the rate of "
                 ".margins or raise regularization"
             ),
+            NotFiniteError,
         )
         return self.regularization / mean
 
