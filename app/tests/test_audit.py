@@ -57,7 +57,7 @@ def test_classes_too_small_to_judge_are_no_suspects(tmp_path):
 
 
 def test_where_no_class_can_be_judged_nothing_is_told_of_the_share(tmp_path):
-    np.savez(tmp_path / "lone.npz", features=np.eye(6, 8, dtype=np.float32), labels=np.arange(6))
+    np.savez(tmp_path / "lone.npz", features=np.eye(6, 8, dtype=np.float32), labels=np.arange(6) // 2)
     printed = run_command("audit", "lone.npz", "--out", "out", "--as-they-are")
     told = "nothing can be told, as no class has 3 samples"
     assert "nothing can be told" in printed.out and "share is uncertain" not in printed.out

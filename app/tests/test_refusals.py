@@ -17,7 +17,7 @@ TEXTS = {
     "doubled.csv": "path,label,label\na.png,x,y\n",
     "empty.csv": "path,label\n",
     "nothing.csv": "",
-    "gone.csv": "path,label\na.png,x\nb.png,y\n",
+    "gone.csv": "path,label\na.png,x\nb.png,x\nc.png,y\n",
     "longer.csv": "path,label\na.png,Smith, Ann\n",
     "twice.csv": "path,label\na.png,x\na.png,y\n",
     "lam.yaml": "method: mcl\nsuperloss:\n  lam: 3\n",
@@ -30,6 +30,7 @@ ARRAYS = {
     "fractions.npz": {"features": np.ones((4, 2)), "labels": np.array([0.5, 1, 2, 3])},
     "nan.npz": {"features": np.full((4, 2), np.nan), "labels": np.array([0, 0, 1, 1])},
     "same.npz": {"features": np.ones((4, 2)), "labels": np.zeros(4, int)},
+    "lone.npz": {"features": np.eye(4), "labels": np.arange(4)},
     "equal.npz": {"features": np.ones((8, 2)), "labels": np.arange(8) // 2},
 }
 
@@ -138,7 +139,8 @@ MISTAKES = [
     ("audit doubled.csv --out out", "2 columns are called label; keep one"),
     ("audit columns.csv --out out", "no column 'path'; found file, class. Call that of the images path"),
     ("audit all.csv --out out", "one class, 'x'; labels are judged beside others"),
-    ("audit gone.csv --out out", "no image of 2 can be read"),
+    ("audit lone.npz --out out", "no class has 2 samples; labels are judged beside others of their class"),
+    ("audit gone.csv --out out", "no image of 3 can be read"),
     ("audit notes.md --out out", "not a kind of file"),
     ("audit nan.npz --out out", "every row"),
     ("train --data features.npz --weight-decay -1", "weight_decay=-1.0: expected at least 0"),

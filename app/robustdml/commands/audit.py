@@ -118,6 +118,8 @@ def _check_classes(samples: Samples) -> None:
         raise UsageError(f"{samples.source}: {counted(len(twice), 'sample')} given twice, keep one: {few(twice)}")
     if len(samples.class_names) < 2:
         raise UsageError(f"{samples.source}: one class, {samples.class_names[0]!r}; labels are judged beside others")
+    if np.bincount(samples.labels).max() < 2:
+        raise UsageError(f"{samples.source}: no class has 2 samples; labels are judged beside others of their class")
 
 
 def _features(
