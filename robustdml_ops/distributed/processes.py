@@ -272,8 +272,11 @@ def _trait(value: Tensor | None) -> str:
     if value is None:
         return "not given"
     gradient = ", with a gradient" if value.requires_grad and torch.is_grad_enabled() else ""
+    device = value.device.type
+    narrowed = value.is_floating_point() and torch.is_autocast_enabled(device)
+    cast = f", under autocast to {torch.get_autocast_dtype(device)}" if narrowed else ""
     columns = f" with {value.shape[1]} columns" if value.dim() > 1 else ""
-    return f"of {value.dtype}{columns}{gradient}"
+    return f"of {value.dtype}{columns}{gradient}{cast}"
 
 
 # PyTorch 2.13 has other names for both, and warns of the old ones.

@@ -14,7 +14,15 @@ from torch.nn.parallel import DistributedDataParallel
 from robustdml_ops.distributed.class_shards import ClassShards
 from robustdml_ops.distributed.processes import Processes
 from robustdml_ops.engine.proxy_update import owner_of
-from robustdml_ops.engine.shards import check_held, is_sharded, of_shards, settings_of, shard_loaded
+from robustdml_ops.engine.shards import (
+    ShownSettings,
+    check_held,
+    digest,
+    is_sharded,
+    of_shards,
+    settings_of,
+    shard_loaded,
+)
 from robustdml_ops.engine.validation import check_choice
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -36,8 +44,8 @@ def shard_classes(
     ----------
     module : Module
         A loss or filter of this package, on the device where it will be used, the same on all processes. Its parameters
-        are those of the first process. Proxies on the "meta" device are made shard by shard, so that no device has to
-        hold them all.
+        are those of the first process; buffers, such as a filter's bank, must be equal: load a state on all processes.
+        Proxies on the "meta" device are made shard by shard, so that no device has to hold them all.
     device_mesh : DeviceMesh, optional
         Of one dimension. None: all processes. Without ``torch.distributed``, or where it has not been initialised,
         ``module`` is given back as it is.
@@ -61,7 +69,7 @@ def shard_classes(
         A mesh of two dimensions; fewer classes than processes; a module that is sharded already, also by
         ``fully_shard``, has no classes, or has a reducer, regulariser or distance of pytorch-metric-learning.
     ShardError
-        Settings differ between processes; in a step, a process has died or raised. It names the rank.
+        Settings or buffers differ between processes; in a step, a process has died or raised. It names the rank.
 
     Notes
     -----
@@ -93,10 +101,10 @@ def shard_classes(
                 "mesh of fewer, or leave the loss as it is on each"
             )
     processes = Processes(device_mesh, timeout)
-    traits = {f"{type(item).__name__}.{name}": value for item in items for name, value in settings_of(item).items()}
+    parts = [part for part in module.modules() if isinstance(part, ShownSettings)]  # thresholds of filters, too
+    traits = {f"{type(part).__name__}.{name}": value for part in parts for name, value in settings_of(part).items()}
     traits |= {name: f"{tuple(value.shape)} of {value.dtype}" for name, value in module.named_parameters()}
-    draws = {type(item).__name__: item.negatives for item in items if getattr(item, "negatives", None) is not None}
-    traits |= {f"{name}.negatives.state": negatives.state.tolist() for name, negatives in draws.items()}
+    traits |= {name: _described(value) for name, value in module.named_buffers()}
     processes.agree(dict, traits | {"backbone_gradients": backbone_gradients})
     factor = float(device_mesh.size()) if backbone_gradients == "averaged" else 1.0
     for item in items:
@@ -110,6 +118,12 @@ def _device(module: nn.Module) -> torch.device:
     if device.type == "meta":
         return torch.accelerator.current_accelerator() or torch.device("cpu")
     return device
+
+
+def _described(buffer: torch.Tensor) -> str:
+    """Shape, type and values of a buffer, or a checksum of many values."""
+    values = "values" if buffer.is_meta else buffer.tolist() if buffer.numel() < 3 else f"checksum {digest(buffer)}"
+    return f"{tuple(buffer.shape)} of {buffer.dtype}: {values}"
 
 
 def _items(module: nn.Module) -> list[Any]:

@@ -5,6 +5,7 @@ classes of its shard; each hook turns a shard's result into that of all. On one 
 ``robustdml_ops.distributed`` replaces :class:`OneProcess` with its ``ClassShards``.
 """
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
@@ -136,16 +137,33 @@ ONE_PROCESS = OneProcess()
 
 
 def settings_of(module: nn.Module) -> dict[str, object]:
-    """Numbers and names that a module was made with, and which parameters it trains: equal on all processes."""
+    """Numbers and names that a module was made with, types of its parameters, which it trains, and counts of steps.
+
+    They are equal on all processes. Counts on a GPU are left out: reading them would wait for it.
+    """
     plain = {
         name: value
         for name, value in vars(module).items()
         if not name.startswith("_") and (value is None or isinstance(value, (bool, int, float, str)))
     }
-    trained = {
-        f"requires_grad of {name}": value.requires_grad for name, value in module.named_parameters(recurse=False)
+    own = dict(module.named_parameters(recurse=False))
+    trained = {f"requires_grad of {name}": value.requires_grad for name, value in own.items()}
+    types = {f"the type of {name}": str(value.dtype) for name, value in own.items()}
+    counts = {
+        f"the count {name}": value.item()
+        for name, value in module.named_buffers()
+        if value.dim() == 0 and value.dtype == torch.int64 and value.device.type == "cpu"
     }
-    return {"the class": type(module).__name__, **plain, **trained}
+    return {"the class": type(module).__name__, **plain, **trained, **types, **counts}
+
+
+def digest(value: int | Tensor | tuple[Tensor, ...] | None) -> object:
+    """A number, or a list of them, that is equal on all processes if the argument is."""
+    if isinstance(value, tuple):
+        return [digest(part) for part in value]
+    if not isinstance(value, Tensor):
+        return value
+    return zlib.crc32(value.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().data)
 
 
 class ShownSettings:

@@ -1,6 +1,5 @@
 """``grow_classes``: a trained loss or filter, and its optimiser, get new classes, or lose some."""
 
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.labels import ABSENT, check_labels
 from robustdml_ops.engine.proxy_update import owner_of
-from robustdml_ops.engine.shards import OneProcess, check_held, local_of, shard_like
+from robustdml_ops.engine.shards import OneProcess, check_held, digest, local_of, shard_like
 from robustdml_ops.engine.sums import add_rows
 from robustdml_ops.engine.validation import check_finite_embeddings, check_matrix, check_range
 from robustdml_ops.losses.first_steps import FirstSteps
@@ -81,7 +80,7 @@ def grow_classes(
     for item in owners:
         check_held(item)
     shards: OneProcess = owners[0].shards
-    shards.agree(dict, {"classes of grow_classes": _digest(classes), "init of grow_classes": _digest(init)})
+    shards.agree(dict, {"classes of grow_classes": digest(classes), "init of grow_classes": digest(init)})
     origin = _origin(classes, owners[0].num_classes)
     shards.of_classes(len(origin))  # raises for fewer classes than processes
     matrices = [item for item in owners if hasattr(item, "matrix_name")]
@@ -96,15 +95,6 @@ def grow_classes(
             item.num_classes = len(origin)
         if getattr(item, "first_steps", None) is not None and not item.first_steps.over:
             item.first_steps = FirstSteps()
-
-
-def _digest(value: int | Tensor | tuple[Tensor, ...] | None) -> object:
-    """A number, or a list of them, that is equal on all processes if the argument is."""
-    if isinstance(value, tuple):
-        return [_digest(part) for part in value]
-    if not isinstance(value, Tensor):
-        return value
-    return zlib.crc32(value.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes())
 
 
 def _origin(classes: int | Tensor, number: int) -> Tensor:

@@ -75,7 +75,8 @@ class ProxyStep(ProxyUpdate):
         group = {name: value for name, value in optimizer.group_of(self.parameter).items() if name != "params"}
         numbers = {name: float(value) if isinstance(value, Tensor) else value for name, value in group.items()}
         named = {f"{name} of its optimiser": value for name, value in {**numbers, "scale": optimizer.scale}.items()}
-        return {"its optimiser": type(optimizer).__name__, **named}
+        step = int(optimizer.state[self.parameter]["step"])
+        return {"its optimiser": type(optimizer).__name__, "the steps of its optimiser": step, **named}
 
     def check_ready(self) -> None:
         """Raise where no step can be taken."""

@@ -239,7 +239,7 @@ def what_does_not_go_together(place):
     assert (optimizer.state[loss.proxies]["exp_avg"].to_local() == 1).all()
     for options, message in (
         ({"negative_share": 0.2 if place.rank else 0.1}, "negative_share is 0.1 on rank 0 and 0.2 on rank 1"),
-        ({"negative_share": 0.2, "negative_seed": place.rank}, r"negatives\.state is \[0, 0\] on rank 0 and \[1, 0\]"),
+        ({"negative_share": 0.2, "negative_seed": place.rank}, r"negatives\.state is .*\[0, 0\].* and .*\[1, 0\]"),
     ):
         with pytest.raises(ShardError, match=message):
             shard_classes(losses.ProxyAnchorLoss(C, D, **options), place.mesh)

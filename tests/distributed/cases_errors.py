@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate
 from robustdml_ops import losses
 from robustdml_ops.distributed import ShardError, shard_classes
 from robustdml_ops.optim import ProxyAdamW, ProxySGD
+from robustdml_ops.robust import PRISM
 from tests.distributed.worlds import case
 
 LABELS = torch.tensor([0, 3, 8])
@@ -79,13 +80,34 @@ def processes_that_differ(place):
     with pytest.raises(ShardError, match="alpha is 32 on rank 0 and 16 on rank 2"):
         goes_on(loss, place)
     loss.alpha = 32
+    loss.to(torch.bfloat16 if last else torch.float32)
+    with pytest.raises(ShardError, match=r"the type of proxies is 'torch\.float32' on rank 0 and 'torch\.bfloat16' on"):
+        goes_on(loss, place)
+    loss.float()
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=last)
+    with autocast, pytest.raises(ShardError, match=r"under autocast to torch\.bfloat16 on rank 2"):
+        goes_on(loss, place)
     goes_on(loss, place)
+    filters = partial(PRISM, 9, 4, memory_size=6)
     for made, message in (
         (losses.ProxyAnchorLoss(10 if last else 9, 4), "num_classes is 9 on rank 0 and 10 on rank 2"),
         (losses.ProxyAnchorLoss(9, 4, margin=0.2 if last else 0.1), "margin is 0.1 on rank 0 and 0.2 on rank 2"),
         (
             losses.ProxyAnchorLoss(9, 4) if last else losses.NormalizedSoftmaxLoss(9, 4),
             "NormalizedSoftmaxLoss.backend is None on rank 0 and not there on rank 2",
+        ),
+        (
+            losses.CosFaceLoss(9, 4, torch.linspace(0, 0.3 if last else 0.4, 9)),
+            r"margin is '\(9,\) of torch.float32: checksum \d+' on rank 0 and '\(9,\) of torch.float32: checksum",
+        ),
+        (
+            losses.ProxyAnchorLoss(9, 4, negative_share=0.5, negative_seed=int(last)),
+            r"negatives.state is '\(2,\) of torch.int64: \[0, 0\]' on rank 0 and .*\[1, 0\]' on rank 2",
+        ),
+        (filters(noise_rate=0.5 if last else 0.3), r"SmoothTopR.rate is 0\.3 on rank 0 and 0\.5 on rank 2"),
+        (
+            filters(noise_rate=0.3, memory_dtype=torch.bfloat16 if last else torch.float32),
+            r"bank.features is '\(6, 4\) of torch.float32: .* on rank 0 and '\(6, 4\) of torch.bfloat16: .* on rank 2",
         ),
     ):
         with pytest.raises(ShardError, match=message):
@@ -128,6 +150,30 @@ def optimisers_that_differ(place):
         (value * (0.5 if last else 1.0)).backward()
     assert loss.proxies.grad is None
     goes_on(loss, place)
+
+
+@case(2)
+def one_process_has_another_state(place):
+    """As after a checkpoint that one process alone has loaded: counts of steps differ."""
+    X, last = torch.randn(3, 4, requires_grad=True), place.rank == 1
+    loss, drawn = a_loss(place), a_loss(place, negative_share=0.5)
+    optimizer = ProxyAdamW(loss)
+    prism = shard_classes(PRISM(9, 4, noise_rate=0.3, memory_size=6), place.mesh)
+    loss(X, LABELS).backward()
+    optimizer.step()
+    drawn(X, LABELS)
+    prism.enqueue(X, LABELS, prism(X, LABELS).keep)
+    if last:
+        optimizer.state[loss.proxies]["step"].zero_()
+        drawn.negatives.state[1] = 0
+        prism.bank.enqueued.zero_()
+    for module, message in (
+        (loss, "the steps of its optimiser is 1 on rank 0 and 0 on rank 1"),
+        (drawn, r"seed and step of its negatives is \[0, 1\] on rank 0 and \[0, 0\] on rank 1"),
+        (prism, "the count scores.bank.enqueued is 6 on rank 0 and 0 on rank 1"),
+    ):
+        with pytest.raises(ShardError, match=message):
+            module(X, LABELS)
 
 
 @case(2)

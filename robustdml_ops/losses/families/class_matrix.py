@@ -222,8 +222,10 @@ class ClassMatrixLoss(MetricLoss):
         return matrix if self.centers is None else matrix.flatten(0, 1)
 
     def _common_settings(self) -> dict[str, object]:
-        update = self._update()
-        return {**super()._common_settings(), **({} if update is None else update.settings)}
+        update, settings = self._update(), super()._common_settings()
+        if self.negatives is not None and self.negatives.state.device.type == "cpu":  # of a GPU it would wait
+            settings["seed and step of its negatives"] = self.negatives.state.tolist()
+        return {**settings, **({} if update is None else update.settings)}
 
     def _update(self) -> ProxyUpdate | None:
         if torch.compiler.is_compiling() or not BOUND or not self.training:
