@@ -2,6 +2,7 @@
 
 import json
 import math
+import zlib
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -104,6 +105,7 @@ def train(
         nullcontext() if out is None else signals,
     ):
         torch.manual_seed(config.seed)
+        world.require_same({**config.flat(), "resume": resume, "a folder is given": out is not None, **_traits(data)})
         prepared = world.first(lambda: prepare(config, data, chosen, on_progress))
         checkpoint = read_checkpoint(out / CHECKPOINT) if resume and out is not None else None
         start = None if checkpoint is None else start_in(checkpoint, config, prepared)
@@ -115,6 +117,7 @@ def train(
         run.can_keep_features &= may_keep_features
         if checkpoint is not None and out is not None:
             restore(out / CHECKPOINT, checkpoint, run)
+            world.require_same({"what the checkpoint has done": run.position})
             epochs = run.epoch + (run.under_way.steps > 0)
             if epochs > config.epochs:
                 raise UsageError(f"{out} is after {run.position} already; ask for at least {epochs} epochs (epochs)")
@@ -154,3 +157,10 @@ def train(
             result.model.save(kept / MODEL_FILE)
             write_text(kept / "metrics.json", json.dumps(result.summary, indent=2) + "\n")
     return result
+
+
+def _traits(data: RetrievalData) -> dict[str, object]:
+    """What tells data from other data of the same name."""
+    splits = {"training": data.train, "test": data.test}
+    labels = {f"the checksum of {name} labels": zlib.crc32(split.labels.tobytes()) for name, split in splits.items()}
+    return {"data": data.name, "the content of the data": data.content, **labels}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from robustdml.arrays import Rows
-from robustdml.errors import UsageError
+from robustdml.errors import UsageError, few, reason_of
 
 Module = TypeVar("Module", bound=nn.Module)
 T = TypeVar("T")
@@ -77,6 +77,21 @@ class World:
         """A group on the hosts; None where the default one is."""
         return None if dist.get_backend() == "gloo" else dist.new_group(backend="gloo", timeout=TIMEOUT)
 
+    def require_same(self, settings: Mapping[str, object]) -> None:
+        """Raise on all processes where settings differ: they would train on other batches, or wait for each other."""
+        if self.size == 1:
+            return
+        found: list[Any] = [None] * self.size
+        dist.all_gather_object(found, {name: repr(value) for name, value in settings.items()}, group=self._hosts)
+        differing = [
+            f"{name} is {found[0][name]} on rank 0 and {value} on rank {rank}"
+            for rank, own in enumerate(found)
+            for name, value in own.items()
+            if value != found[0][name]
+        ]
+        if differing:
+            raise UsageError(f"{few(differing)}: start all processes with the same settings, data and checkpoint")
+
     def merged(self, values: Tensor) -> Tensor:
         """Put together values that each process has some of, NaN for the others; the last of several counts."""
         if self.size == 1:
@@ -104,6 +119,14 @@ def joined_world(device: str) -> Iterator[World]:
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
     try:
         yield World(dist.get_rank(), dist.get_world_size())
+    except RuntimeError as error:
+        from robustdml_ops.distributed import ShardError
+
+        # What gloo raises where another process has ended has no type of its own.
+        if not isinstance(error, ShardError | dist.DistError) and "/gloo/" not in str(error):
+            raise
+        why = "its messages, or its launcher's, say why"
+        raise UsageError(f"another process has failed or ended; {why}: {reason_of(error)}") from error
     finally:
         dist.destroy_process_group()
 

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import signal
 import sys
 from dataclasses import replace
@@ -23,7 +24,8 @@ from robustdml.options import OptionSet
 from robustdml.run.checkpoint import CHECKPOINT
 from robustdml.run.run import Run
 from robustdml.train import train
-from robustdml.world import World
+from robustdml.world import World, joined_world
+from robustdml_ops.distributed import ShardError
 from tests.distributed.worlds import case, run_world
 from tests.subprocesses import run_python
 
@@ -126,10 +128,34 @@ def a_run_with_a_memory(place):
 
 
 @case(2)
+def settings_that_differ(place):
+    """Both raise before a step: with other batches they would train on each other's samples, or wait."""
+    world, data = world_of(place), clusters()
+    with pytest.raises(UsageError, match="seed is 0 on rank 0 and 1 on rank 1: start all processes with the same"):
+        train(replace(CONFIG, seed=place.rank), data, device="cpu", world=world)
+    if place.rank == 1:
+        data = with_wrong_labels(make_clusters(), "symmetric:0.3", seed=1)
+    with pytest.raises(UsageError, match=r"the checksum of training labels is \d+ on rank 0 and \d+ on rank 1"):
+        train(CONFIG, data, device="cpu", world=world)
+
+
+@case(2)
 def methods_of_one_process(place):
     config = TrainingConfig(method="smooth-proxy-anchor", epochs=1)
     with pytest.raises(UsageError, match="takes confidences of one process"):
         train(config, clusters(), device="cpu", world=world_of(place))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("[x/gloo/pair.cc:5] Connection closed by peer"), ShardError("rank 1")])
+def test_the_end_of_another_process_is_told_in_one_line(error, monkeypatch):
+    for name in ("init_process_group", "get_rank", "get_world_size", "destroy_process_group"):
+        monkeypatch.setattr(torch.distributed, name, lambda *_, **__: 1)
+    for name in ("WORLD_SIZE", "RANK"):
+        monkeypatch.setenv(name, "2")
+    with pytest.raises(UsageError, match=f"another process has failed .*{re.escape(str(error))}"), joined_world("cpu"):
+        raise error
+    with pytest.raises(RuntimeError, match="mine"), joined_world("cpu"):
+        raise RuntimeError("mine")
 
 
 @pytest.mark.nightly
@@ -137,7 +163,7 @@ def test_two_processes(tmp_path):
     done = run_python("-m", "app.tests.test_two_processes", str(tmp_path), OMP_NUM_THREADS="1")
     for rank in (0, 1):
         results = pickle.loads((tmp_path / f"results-2-{rank}").read_bytes())
-        assert len(results) == 5, done.stderr
+        assert len(results) == 6, done.stderr
         assert not any(results.values()), next(filter(None, results.values()))
 
 
