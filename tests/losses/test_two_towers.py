@@ -90,6 +90,19 @@ def test_other_types(case, dtype):
         assert torch.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("autocast", [False, True])
+def test_products_of_any_length_are_of_float32(autocast):
+    """Rows that no tile serves have another way, by a sweep over classes, which rounds to bfloat16 on a CPU."""
+    loss_function = InfoNCELoss(backend="native")
+    exact = InfoNCELoss(backend="eager").double()
+    for scale in (1.0, 1e-10, 1e15):
+        given = [scale * tower.detach() for tower in towers()[:2]]
+        given = [tower.to(torch.float32 if autocast else torch.bfloat16) for tower in given]
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            ours = loss_function(*given)
+        torch.testing.assert_close(ours.double(), exact(*(tower.double() for tower in given)), rtol=1e-5, atol=0)
+
+
 @pytest.mark.parametrize("make", [InfoNCELoss, SigmoidLoss, SupConLoss, NTXentLoss])
 def test_no_matrix_of_all_pairs(make):
     n = 2500

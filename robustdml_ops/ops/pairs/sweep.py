@@ -9,10 +9,10 @@ from torch import Tensor
 
 from robustdml_ops.backends.dispatch import without_autocast
 from robustdml_ops.backends.native_module import lanes_serve
-from robustdml_ops.engine.labels import ABSENT
+from robustdml_ops.engine.labels import ABSENT, LabelSets
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, Swept, accumulate, chunk_rows, product
 from robustdml_ops.engine.validation import check_gradient_fits
-from robustdml_ops.ops.classes import class_lse
+from robustdml_ops.ops.classes.autograd import ClassSettings, sweep_values
 from robustdml_ops.ops.pairs.eager import EagerPairs
 from robustdml_ops.ops.pairs.native import (
     NativePairs,
@@ -212,12 +212,25 @@ def both_ways(
         return PairResult(losses, of_rows[1], None, sides[1].inverse_norm, *gradients, by_anchor)
     absent, place = problem.sets.labels == ABSENT, torch.arange(n, device=factor.device)
     mask = torch.zeros_like(factor).masked_fill_(absent, -torch.inf)
-    back = class_lse(candidates[:n], anchors, place, scale=problem.coefficients[0].detach(), bias=mask, backend=name)
+    settings = ClassSettings(
+        centers=1,
+        target_bias=0.0,
+        pooling="none",
+        gamma=1.0,
+        exclude_target=False,
+        normalize=True,
+        elsewhere=False,
+        differentiable=False,
+        backend=name,
+        operand=arithmetic.operand,  # which losses over classes choose otherwise on a CPU
+    )
+    back = (candidates[:n], anchors, *LabelSets.of(place).in_both_orders, problem.coefficients[0].detach(), mask, None)
+    lse, target = sweep_values(back, settings)
     columns = factor.new_full((m,), torch.inf), of_candidates
-    columns[0][:n] = back.lse.masked_fill(absent, torch.inf)
+    columns[0][:n] = lse.masked_fill(absent, torch.inf)
     # The positives are pulled from either side, the others of a row from one: (2w − w) on shares, −2w on positives.
     result = pair_sweep(anchors, candidates, replace(plain, columns=columns), (2 * factor, -factor), *more)
-    return replace(result, positive=result.positive + (back.lse - back.target).masked_fill(absent, 0))
+    return replace(result, positive=result.positive + (lse - target).masked_fill(absent, 0))
 
 
 def tiles_pay(form: str, anchors: Tensor) -> bool:
