@@ -160,7 +160,7 @@ def train(
 
 
 def _traits(data: RetrievalData) -> dict[str, object]:
-    """What tells data from other data of the same name."""
+    """Name, content and checksums of the labels: data of one name may differ between processes."""
     splits = {"training": data.train, "test": data.test}
     labels = {f"the checksum of {name} labels": zlib.crc32(split.labels.tobytes()) for name, split in splits.items()}
     return {"data": data.name, "the content of the data": data.content, **labels}

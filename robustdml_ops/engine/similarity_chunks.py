@@ -231,7 +231,7 @@ class Similarities:
 
     @property
     def as_they_are(self) -> bool:
-        """Whether chunks multiply the proxies as they are, by the layout of the rows that they take."""
+        """Whether a chunk multiplies the proxies without a normalised copy; its rows' layout decides."""
         rows = self.proxies if self.selected is None else rows_at(self.proxies, self.selected[:0])
         return self.backend.as_they_are(rows, self.X.dtype) is not None
 

@@ -34,7 +34,7 @@ class Filter(nn.Module):
 
     @property
     def verdict(self) -> dict[str, Tensor]:
-        """What it says of all samples for the whole run, (N,) by name; batches are drawn from what is kept there."""
+        """Scores and choice that hold for the whole run, (N,) by name: batches are drawn from the samples kept."""
         return {}
 
     def fit(self, judge_labels: Callable[[], Tensor], embed: Callable[[], Tensor]) -> None:

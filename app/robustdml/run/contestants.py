@@ -59,11 +59,11 @@ def factors_to_try(run: Run) -> tuple[float, ...]:
 
 
 def has_small_classes(run: Run) -> bool:
-    """Whether there are many classes, at least as many as processes, of few samples each."""
+    """Whether there are many classes, at least one a process, of fewer than `SMALL` samples in the mean."""
     classes = len(np.unique(run.labels))
     return not has_few_classes(run) and run.world.size <= classes and len(run.labels) < SMALL * classes
 
 
 def has_few_classes(run: Run) -> bool:
-    """Whether the training classes are so few that held-out ones tell little."""
+    """Whether there are fewer than `FEW` training classes: the held-out ones tell little then."""
     return len(np.unique(run.labels)) < FEW

@@ -1,4 +1,4 @@
-"""What a run that is done gives: its embedder, scores of the labels, and a summary."""
+"""The result of a finished run: its embedder, scores of the labels, and a summary."""
 
 from dataclasses import dataclass
 from importlib import import_module

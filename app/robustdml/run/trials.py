@@ -110,7 +110,7 @@ class Trials:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether something with the method's own loss gains, and nothing gains plainly."""
+        """Whether the method's own loss gains on held-out classes, but not plainly."""
         own = [tally for (loss, *_), tally in self.tallies.items() if loss == self.run.loss_name]
         return any(tally.mean[1] > 0 for tally in own) and not any(tally.gains_plainly for tally in own)
 

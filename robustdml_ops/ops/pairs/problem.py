@@ -190,7 +190,7 @@ class PairBackend(RowsBackend):
         epilogue(chunk, problem, sums.of(chunk))
 
     def keeps_cosines(self, S: Tensor, problem: PairHingeProblem) -> bool:
-        """Whether the epilogue without upstream gradients leaves S as it was."""
+        """Whether computing the sums leaves the cosines in S as they were, for a second reading."""
         return True
 
 
