@@ -1,12 +1,13 @@
 """The studies of negatives that are left out, of contrastive losses where labels are wrong, and of two-byte proxies."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from experiments.bench import bfloat16_proxies, contrastive_noise, drawn_kinds, few_classes, wrong_pairs
+from experiments.bench import bfloat16_proxies, contrastive_noise, drawn_kinds, few_classes, loss_study, wrong_pairs
 from experiments.commands.negatives import LABELS, relabelled, tables
 from robustdml.data import RetrievalData, Split, load_data
 from robustdml.retrieval import retrieval_metrics
@@ -57,6 +58,20 @@ def test_each_loss_of_pairs_learns():
     data = replace(data, test=data.train)
     untrained = wrong_pairs.score(data, "InfoNCE", 0.0, 0, steps=0)
     assert all(wrong_pairs.score(data, loss, 0.0, 0, steps=60) > untrained for loss in wrong_pairs.LOSSES)
+
+
+def test_a_study_keeps_the_data_sets_that_are_not_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(loss_study, "RESULTS", tmp_path)
+    for name, gain in (("digits", 0.1), ("vowel", 0.3), ("digits", 0.2)):
+        monkeypatch.setattr("sys.argv", ["study", name])
+        given = ["one", "two"], {"right": 0.0, "wrong": 0.5}
+        loss_study.write_study(
+            "found", "a command", None, *given, lambda data, loss, noise, seed, gain=gain: gain + noise + seed, 2
+        )
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["command"] == "a command" and found["seeds"] == 2
+    means = {name: [mean for mean, _ in rows["MAP@R"]["two"]] for name, rows in found["results"].items()}
+    assert means == {"digits": pytest.approx([0.7, 1.2]), "vowel": pytest.approx([0.8, 1.3])}
 
 
 def test_a_share_of_the_pairs_does_not_belong_together():
