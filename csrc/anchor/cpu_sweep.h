@@ -37,16 +37,16 @@ template <class T>
 bool anchor_sweep_confidences(const AnchorChunk<T>& whole, const ConfidenceSets<T>& sets,
                               const ConfidenceFactors<T>& factors, const Sweep<T>& sweep, double* total);
 
-// A step of Proxy-Anchor without options: from embeddings X (B, D) and proxies P (C, D), both by rows, to the
-// loss and both gradients, in one call. False where a value needs another way or an error, which that way
-// has.
+// A step of Proxy-Anchor: from embeddings X (B, D) and proxies P (C, D), both by rows, to the loss and both
+// gradients, in one call. False where a value needs another way or an error, which that way has.
 template <class T>
 bool anchor_step(Gemm<T> gemm, SetThreads set_threads, const T* X,
                  const std::int64_t* labels,  // (B,) in
-                 const T* P, std::int64_t B, std::int64_t C, std::int64_t D, double alpha, double bias,
+                 const T* weights,            // (B,) in, or null: 1
+                 const T* P, std::int64_t B, std::int64_t D, std::int64_t C, double alpha, double bias,
                  std::int64_t chunk_rows, int threads,
-                 T* dX,     // (B, D) out
-                 T* dP,     // (C, D) out
+                 T* dX,     // (B, D) out, or null
+                 T* dP,     // (C, D) out, or null
                  T* loss);  // () out
 
 }  // namespace robustdml::cpu

@@ -1,11 +1,11 @@
 """Proxy-Anchor, Kim et al. 2020."""
 
-import torch
-from torch import Tensor
+from collections.abc import Sequence
+from typing import Any
 
+from robustdml_ops.engine.plan import Plan
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
-from robustdml_ops.losses.inputs import LossInputs
-from robustdml_ops.ops.anchor.step import anchor_step
+from robustdml_ops.ops.anchor.plan import anchor_plan
 
 
 class ProxyAnchorLoss(AnchorFamilyLoss):
@@ -56,14 +56,8 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
     (torch.Size([32, 64]), torch.Size([1000, 64]))
     """
 
-    def _loss(self, inputs: LossInputs) -> Tensor:
-        loss = None
-        if not torch.compiler.is_compiling() and self._has_no_options(inputs):
-            given = (inputs.embeddings, self.proxies, inputs.labels)
-            loss = anchor_step(*given, self.alpha, self._bias(), self.backend)
-        return super()._loss(inputs) if loss is None else loss
-
-    def _has_no_options(self, inputs: LossInputs) -> bool:
-        options = (*inputs[2:], self.negatives, self.drop_similar_negatives, self._update())
-        plain = self.reduction == "mean" and not self.shards.divided
-        return plain and all(option is None for option in options)
+    def _plan(self, tensors: Sequence[Any]) -> Plan | None:
+        embeddings, proxies, labels, _, _, weights, margins, label_weights = tensors
+        if margins is not None or label_weights is not None or not self._is_plain():
+            return None
+        return anchor_plan(embeddings, proxies, labels, weights, self.alpha, self._bias(), self.backend)

@@ -19,7 +19,7 @@ KERNELS = sorted(f"{path.parent.name}/{path.name}" for path in HERE.parent.glob(
 SWEEPS = (
     "fuzz/test_fuzz.py",
     "native/test_lanes.py",
-    "anchor/test_anchor_step.py",
+    "anchor/test_anchor_plan.py",
     "optim/test_optimizers.py",
     "self_paced/test_written_out.py",
 )

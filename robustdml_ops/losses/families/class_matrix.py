@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 
 from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.labels import are_several, check_label_range, class_labels
-from robustdml_ops.engine.proxy_update import BOUND, ProxyUpdate, update_of
+from robustdml_ops.engine.proxy_update import BOUND, ProxyUpdate, owner_of, update_of
 from robustdml_ops.engine.rows.backends import cosines_at
 from robustdml_ops.engine.shards import OwnRows, is_sharded
 from robustdml_ops.engine.validation import (
@@ -120,6 +121,16 @@ class ClassMatrixLoss(MetricLoss):
 
     def _logits(self, embeddings: Tensor) -> Tensor:
         raise NotImplementedError
+
+    def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:
+        (embeddings, *others), settings = super()._signature(inputs)
+        parameter = self._parameters.get(self.matrix_name)
+        bound = id(owner_of(parameter)) if BOUND and parameter is not None else None
+        return (embeddings, parameter, *others), (*settings, bound)
+
+    def _is_plain(self) -> bool:
+        options = (self.negatives if self.training else None, self.drop_similar_negatives, self._update())
+        return all(option is None for option in options) and super()._is_plain()
 
     def _own_rows(self, inputs: LossInputs) -> OwnRows:
         labels, weights = self._checked_labels(inputs)

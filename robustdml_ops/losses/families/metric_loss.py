@@ -1,13 +1,14 @@
 """The call of a loss, on one process and where other processes have samples or classes of their own."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.plan import Plan, Plans
 from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, OwnRows, ShownSettings, settings_of
 from robustdml_ops.engine.validation import check_choice
 from robustdml_ops.losses.first_steps import FirstSteps
@@ -20,6 +21,24 @@ class ShardableLoss(ShownSettings):
     """A loss of one process, or of the samples and classes of all; ``robustdml_ops.distributed`` sets ``shards``."""
 
     shards: OneProcess = ONE_PROCESS
+    _plans: Plans | None = None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Forget the plans, which have the settings in them; ``training`` is part of a signature."""
+        if name != "training" and self._plans is not None:
+            self._plans.known.clear()
+        super().__setattr__(name, value)
+
+    def _planned(self, tensors: Sequence[Any], settings: tuple[Any, ...]) -> Tensor | None:
+        """The loss by the plan of this signature; None where it needs the general way."""
+        plans = self._plans
+        if plans is None:
+            plans = self.__dict__["_plans"] = Plans()
+        return plans.step(settings, tensors, partial(self._plan, tensors))
+
+    def _plan(self, tensors: Sequence[Any]) -> Plan | None:
+        """The plan of a step of ``tensors``; None: shapes, types or settings need the general way."""
+        return None
 
     def class_dimensions(self) -> dict[str, int]:
         """Parameters with entries for each class, and the dimension that counts the classes."""
@@ -120,10 +139,25 @@ class MetricLoss(ShardableLoss, PeerInterface):
         if unknown:
             check_options(type(self), inspect.signature(self.forward).parameters.keys() - {"unknown"}, unknown)
         given = (embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, margins, label_weights)
-        loss = self._evaluate(LossInputs(*given))
+        inputs, loss = LossInputs(*given), None
+        if indices_tuple is None and not torch.compiler.is_compiling():
+            loss = self._planned(*self._signature(inputs))
+        if loss is None:
+            loss = self._evaluate(inputs)
         if self.training and self.first_steps is not None and not self.first_steps.over:
             self.first_steps(self, embeddings, labels, loss)
         return loss
+
+    def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:
+        """Tensors of a planned step, those that may want gradients first; and what else tells its signature."""
+        twins = (inputs.ref_emb is inputs.embeddings, inputs.ref_labels is inputs.labels)
+        return (*inputs[:2], *inputs[3:]), (self.training, twins, *self._peer_settings())
+
+    def _is_plain(self) -> bool:
+        """Whether one fused sum, reduced to its mean, is the loss, on one process."""
+        regularized = self.embedding_regularizer is not None or self.weight_regularizer is not None
+        plain = self.reduction == "mean" and self.ignore_index is None and not self.shards.divided
+        return plain and not regularized and self.is_fused()
 
     def _evaluate(self, inputs: LossInputs) -> Tensor:
         embeddings = inputs.embeddings

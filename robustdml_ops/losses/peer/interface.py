@@ -114,6 +114,20 @@ class PeerInterface(PeerBase):
             each = [reducer_of(reducer, name) for name in self.parts]
         return all(type(one) is kind and not one.collect_stats for one in each)
 
+    def _peer_settings(self) -> tuple[Any, ...]:
+        """Settings of the distance and of the reducer that may change without the loss."""
+        # By the dictionaries, as above.
+        distance: Any = self._modules.get("distance")
+        reducer: Any = self._modules.get("reducer")
+        of_distance = None
+        if distance is not None:
+            of_distance = (distance.normalize_embeddings, distance.p, distance.power, distance.is_inverted)
+        if reducer is None:
+            return (of_distance,)
+        several = reducer._modules.get("reducers")
+        each = () if several is None else tuple((type(one), one.collect_stats) for one in several._modules.values())
+        return of_distance, reducer.collect_stats, each
+
     def _reduced(self, inputs: LossInputs) -> Tensor:
         """Sub-losses, reduced by the peer's reducer."""
         embeddings, labels, distance = inputs.embeddings, inputs.labels, self.distance

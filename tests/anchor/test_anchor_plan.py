@@ -1,4 +1,4 @@
-"""The step of Proxy-Anchor without options in one native call: the bits of the general way, and its graph."""
+"""The planned step of Proxy-Anchor in one native call: the bits of the general way, and its graph."""
 
 from types import SimpleNamespace
 
@@ -6,22 +6,23 @@ import pytest
 import torch
 
 from robustdml_ops.backends import native_module
-from robustdml_ops.losses import ProxyAnchorLoss, proxy_anchor
+from robustdml_ops.losses import ProxyAnchorLoss
+from robustdml_ops.ops.anchor.plan import AnchorPlan
 
 pytestmark = pytest.mark.skipif(native_module.matrix_product(torch.float32) == 0, reason="no lanes here")
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Counts the steps that one native call has taken, or keeps all on the general way."""
-    seen, step = SimpleNamespace(taken=0, allowed=True), proxy_anchor.anchor_step
+    """Counts the planned steps, or keeps all on the general way."""
+    seen, run = SimpleNamespace(taken=0, allowed=True), AnchorPlan.run
 
-    def counted(*arguments):
-        loss = step(*arguments) if seen.allowed else None
-        seen.taken += loss is not None
-        return loss
+    def counted(plan, *tensors):
+        results = run(plan, *tensors) if seen.allowed else None
+        seen.taken += results is not None
+        return results
 
-    monkeypatch.setattr(proxy_anchor, "anchor_step", counted)
+    monkeypatch.setattr(AnchorPlan, "run", counted)
     return seen
 
 
@@ -111,7 +112,7 @@ def test_rows_of_any_length_take_the_general_way(calls):
 
 
 OPTIONS = {
-    "weights": ({}, lambda B: {"sample_weights": torch.rand(B)}),
+    "weights that want a gradient": ({}, lambda B: {"sample_weights": torch.rand(B, requires_grad=True)}),
     "none": ({"reduction": "none"}, lambda B: {}),
     "sampled": ({"negative_share": 0.5}, lambda B: {}),
     "dropped": ({"drop_similar_negatives": 0.4}, lambda B: {}),
@@ -128,13 +129,58 @@ def test_options_take_the_general_way(calls, name):
     assert calls.taken == 0
 
 
+WEIGHTS = {
+    "some": lambda B: torch.rand(B),
+    "a mask": lambda B: torch.rand(B) < 0.5,
+    "in double": lambda B: torch.rand(B, dtype=torch.float64).mul_(3),
+    "none": lambda B: torch.zeros(B),
+}
+
+
+@pytest.mark.parametrize("which", WEIGHTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_sample_weights(calls, which, dtype):
+    loss_function, X, y = inputs(dtype=dtype)
+    weights, found = WEIGHTS[which](len(X)), []
+    for calls.allowed in (False, True):
+        X.grad = loss_function.proxies.grad = None
+        loss = loss_function(X, y, sample_weights=weights)
+        loss.backward()
+        found.append([loss.detach(), X.grad, loss_function.proxies.grad])
+    assert calls.taken == 1
+    bound = 1e-5 if dtype == torch.float32 else 1e-13
+    torch.testing.assert_close(found[1], found[0], rtol=bound, atol=bound)
+
+
+@pytest.mark.parametrize("bad", [-1.0, torch.nan, torch.inf, 1e30])
+def test_wrong_weights_have_the_general_error(calls, bad):
+    loss_function, X, y = inputs()
+    weights = torch.ones(len(X))
+    weights[3] = bad
+    with pytest.raises(ValueError, match="sample_weights must be finite and not negative"):
+        loss_function(X, y, sample_weights=weights)
+    assert calls.taken == 0
+
+
+def test_only_gradients_that_are_wanted(calls):
+    loss_function, X, y = inputs()
+    whole = step(loss_function, X, y)
+    X.grad = loss_function.proxies.grad = None
+    loss_function(X.detach(), y).backward()
+    loss_function.requires_grad_(False)
+    loss_function(X, y).backward()
+    with torch.no_grad():
+        value = loss_function(X, y)
+    loss_function.requires_grad_(True)
+    torch.testing.assert_close([value, X.grad, loss_function.proxies.grad], whole, rtol=0, atol=0)
+    assert calls.taken == 4 and not value.requires_grad
+
+
 def test_tensors_that_are_not_plain_take_the_general_way(calls):
     loss_function, X, y = inputs()
-    with torch.no_grad():
-        loss_function(X, y)
     with torch.autocast("cpu", torch.bfloat16):
         loss_function(X, y)
-    for odd in (X.detach(), X.bfloat16(), X.t().contiguous().t()):
+    for odd in (X.bfloat16(), X.t().contiguous().t()):
         loss_function(odd, y)
     loss_function(X, y.int())
     loss_function(X, torch.stack([y, (y + 1) % loss_function.num_classes], 1))

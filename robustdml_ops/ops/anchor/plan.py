@@ -1,0 +1,94 @@
+"""The plan of a Proxy-Anchor step: on the CPU one native call, from the embeddings to the loss and both gradients."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.backends import native_module as module
+from robustdml_ops.backends.dispatch import apply_function, choose
+from robustdml_ops.engine.labels import LabelSets
+from robustdml_ops.engine.plan import Plan, Results
+from robustdml_ops.engine.rows.backends import gradient_buffer
+from robustdml_ops.engine.validation import is_number
+from robustdml_ops.ops.anchor.autograd import AnchorSweep
+from robustdml_ops.ops.anchor.backends import NativeAnchor
+from robustdml_ops.ops.anchor.sweep import BACKENDS
+
+
+@dataclass(frozen=True)
+class AnchorPlan(Plan):
+    """A step on the CPU by lanes. Tensors: embeddings, proxies, labels, and at place 5 weights or None."""
+
+    alpha: float
+    bias: float  # α · margin
+    chunk_rows: int
+    threads: int
+    dtype: torch.dtype
+
+    def run(self, *tensors: Any) -> Results | None:
+        """One native call; None for a label out of range, NaN, a weight below 0, or rows of extreme length."""
+        X, P, labels, _, _, weights = tensors[:6]
+        loss, dX, dP = X.new_empty(()), None, None
+        if self.wanted[0]:
+            dX = torch.empty_like(X)
+        if self.wanted[1]:
+            dP = gradient_buffer(P)
+        if weights is not None:
+            weights = weights.to(self.dtype).contiguous()
+        served = getattr(module.library, f"anchor_step_{module.SUFFIX[self.dtype]}")(
+            module.matrix_product(self.dtype),
+            module.set_threads(),
+            X.data_ptr(),
+            labels.data_ptr(),
+            0 if weights is None else weights.data_ptr(),
+            P.data_ptr(),
+            *X.shape,
+            len(P),
+            self.alpha,
+            self.bias,
+            self.chunk_rows,
+            self.threads,
+            0 if dX is None else dX.data_ptr(),
+            0 if dP is None else dP.data_ptr(),
+            loss.data_ptr(),
+        )
+        return (loss, [dX, dP]) if served else None
+
+    def general(self, *tensors: Any) -> Tensor:
+        """The loss by the sweep that is differentiable twice."""
+        X, P, labels, _, _, weights = tensors[:6]
+        sets, bias, present = LabelSets.of(labels), X.new_full((len(X),), self.bias), None
+        if weights is not None:
+            weights = weights.to(self.dtype)
+            present = weights > 0
+            bias = (bias + weights.masked_fill(~present, 1).log()).masked_fill(~present, -torch.inf)
+        scales = [X.new_full((), 1 / float(count)) for count in (sets.count(present, X.dtype), len(P))]
+        settings = (self.alpha, "native", X.dtype, [False, True, True, False], None, sets)
+        loss: Tensor
+        loss, *_ = apply_function(AnchorSweep, X, P, bias, None, None, *scales, None, *settings)
+        return loss
+
+
+def anchor_plan(X: Any, P: Any, labels: Any, weights: Any, alpha: Any, bias: Any, backend: str | None) -> Plan | None:
+    """The plan of these tensors; None where the native call does not read them as they are, or settings are wrong."""
+    if labels is None or P is None or not is_number(alpha) or not is_number(bias):
+        return None
+    dtype = X.dtype
+    if not X.is_cpu or not 0 < alpha * torch.finfo(dtype).eps <= 1 or module.matrix_product(dtype) == 0:
+        return None
+    if weights is not None and (weights.shape != labels.shape or weights.requires_grad or not weights.is_cpu):
+        return None
+    if X.dim() != 2 or labels.shape != X.shape[:1] or X.shape[1:] != P.shape[1:] or not X.numel() or not P.numel():
+        return None
+    same = dtype == P.dtype and labels.dtype == torch.int64
+    if not same or not all(tensor.is_cpu and tensor.is_contiguous() for tensor in (X, P, labels)):
+        return None
+    if torch.is_autocast_enabled("cpu") or not isinstance(choose(BACKENDS, backend, X.device, dtype), NativeAnchor):
+        return None
+    (B, D), C, threads = X.shape, P.shape[0], torch.get_num_threads()
+    rows = min(C, module.lane_rows(C, (B + 2 * D) * X.itemsize, threads))
+    graded = torch.is_grad_enabled()
+    wanted = (graded and X.requires_grad, graded and P.requires_grad)
+    return AnchorPlan(wanted, float(alpha), float(bias), rows, threads, dtype)
