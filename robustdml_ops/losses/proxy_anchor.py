@@ -57,7 +57,7 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
     """
 
     def _plan(self, tensors: Sequence[Any]) -> Plan | None:
-        embeddings, proxies, labels, _, _, weights, margins, label_weights = tensors
-        if margins is not None or label_weights is not None or not self._is_plain():
+        embeddings, proxies, labels, _, _, weights, *_ = tensors
+        if not self._is_plain(tensors):
             return None
         return anchor_plan(embeddings, proxies, labels, weights, self.alpha, self._bias(), self.backend)

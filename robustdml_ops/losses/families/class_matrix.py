@@ -128,9 +128,12 @@ class ClassMatrixLoss(MetricLoss):
         bound = id(owner_of(parameter)) if BOUND and parameter is not None else None
         return (embeddings, parameter, *others), (*settings, bound)
 
-    def _is_plain(self) -> bool:
-        options = (self.negatives if self.training else None, self.drop_similar_negatives, self._update())
-        return all(option is None for option in options) and super()._is_plain()
+    def _is_plain(self, tensors: Sequence[Any]) -> bool:
+        _, parameter, labels, ref_emb, ref_labels, _, _, label_weights = tensors
+        negatives = self.negatives if self.training else None
+        options = (ref_emb, ref_labels, label_weights, negatives, self.drop_similar_negatives, self._update())
+        plain = parameter is not None and labels is not None and all(option is None for option in options)
+        return plain and super()._is_plain(tensors)
 
     def _own_rows(self, inputs: LossInputs) -> OwnRows:
         labels, weights = self._checked_labels(inputs)

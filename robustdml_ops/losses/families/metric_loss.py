@@ -153,8 +153,8 @@ class MetricLoss(ShardableLoss, PeerInterface):
         twins = (inputs.ref_emb is inputs.embeddings, inputs.ref_labels is inputs.labels)
         return (*inputs[:2], *inputs[3:]), (self.training, twins, *self._peer_settings())
 
-    def _is_plain(self) -> bool:
-        """Whether one fused sum, reduced to its mean, is the loss, on one process."""
+    def _is_plain(self, tensors: Sequence[Any]) -> bool:
+        """Whether one fused sum of ``tensors``, reduced to its mean, is the loss, on one process."""
         regularized = self.embedding_regularizer is not None or self.weight_regularizer is not None
         plain = self.reduction == "mean" and self.ignore_index is None and not self.shards.divided
         return plain and not regularized and self.is_fused()

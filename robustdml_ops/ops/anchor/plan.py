@@ -73,7 +73,7 @@ class AnchorPlan(Plan):
 
 def anchor_plan(X: Any, P: Any, labels: Any, weights: Any, alpha: Any, bias: Any, backend: str | None) -> Plan | None:
     """The plan of these tensors; None where the native call does not read them as they are, or settings are wrong."""
-    if labels is None or P is None or not is_number(alpha) or not is_number(bias):
+    if not is_number(alpha) or not is_number(bias):
         return None
     dtype = X.dtype
     if not X.is_cpu or not 0 < alpha * torch.finfo(dtype).eps <= 1 or module.matrix_product(dtype) == 0:
