@@ -47,6 +47,14 @@ class Plan:
         return gradients
 
 
+def native_weights_serve(weights: Tensor | None, samples: Tensor) -> bool:
+    """Whether a native step takes these weights, (B,) or None, of ``samples`` (B, D), after a conversion of type."""
+    if weights is None:
+        return True
+    known = weights.is_floating_point() or weights.dtype == torch.bool
+    return known and weights.is_cpu and weights.shape == samples.shape[:1] and not weights.requires_grad
+
+
 class Step(torch.autograd.Function):
     """A loss whose gradients have been made with it, for an upstream gradient of 1."""
 

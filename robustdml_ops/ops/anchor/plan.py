@@ -9,7 +9,7 @@ from torch import Tensor
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.dispatch import apply_function, choose
 from robustdml_ops.engine.labels import LabelSets
-from robustdml_ops.engine.plan import Plan, Results
+from robustdml_ops.engine.plan import Plan, Results, native_weights_serve
 from robustdml_ops.engine.rows.backends import gradient_buffer
 from robustdml_ops.engine.validation import is_number
 from robustdml_ops.ops.anchor.autograd import AnchorSweep
@@ -78,7 +78,7 @@ def anchor_plan(X: Any, P: Any, labels: Any, weights: Any, alpha: Any, bias: Any
     dtype = X.dtype
     if not X.is_cpu or not 0 < alpha * torch.finfo(dtype).eps <= 1 or module.matrix_product(dtype) == 0:
         return None
-    if weights is not None and (weights.shape != labels.shape or weights.requires_grad or not weights.is_cpu):
+    if not native_weights_serve(weights, X):
         return None
     if X.dim() != 2 or labels.shape != X.shape[:1] or X.shape[1:] != P.shape[1:] or not X.numel() or not P.numel():
         return None
