@@ -56,7 +56,7 @@ SMALL_CHUNKS = (
     "engine.similarity_chunks.chunk_rows",
     "losses.smooth_proxy_anchor.chunk_rows",
     "ops.pairs.sweep.chunk_rows",
-    "ops.anchor.autograd.cache_rows",
+    "ops.anchor.sweep.cache_rows",
     "ops.classes.second_derivative.cache_rows",
     "ops.pairs.second_derivative.cache_rows",
 )

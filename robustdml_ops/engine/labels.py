@@ -8,6 +8,7 @@ from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.dispatch import in_registry
+from robustdml_ops.engine.op_arguments import op_options
 from robustdml_ops.engine.validation import INTEGERS, check_range, check_tensor, require
 
 # The label of a row to leave out: an empty slot of a memory bank, a sample of weight 0. Any other int64 is a class.
@@ -106,6 +107,7 @@ def check_distinct(labels: Tensor) -> None:
     )
 
 
+@op_options
 @dataclass(frozen=True)
 class LabelSets:
     """X_p⁺ = candidates labelled p. The CPU's epilogues walk the sorted labels class by class."""
@@ -141,6 +143,16 @@ class LabelSets:
         ordered, order, distinct = _in_order(labels.flatten()) if on_cpu else (None, None, None)
         weights = None if weights is None else weights.contiguous()  # kernels read them by address
         return cls(labels.contiguous(), ordered, order, elsewhere, weights, distinct)
+
+    def check_range(self, num_classes: int) -> None:
+        """Every label is one of ``num_classes``, unless some are ELSEWHERE."""
+        if not self.elsewhere:
+            labels = self.labels if self.labels.dim() == 1 else self.labels.masked_fill(self.labels == ELSEWHERE, 0)
+            check_label_range(labels, num_classes)
+
+    def in_place(self, dtype: torch.dtype) -> bool:
+        """Whether a native sweep reads the sets as they are stored."""
+        return True
 
     def by_class(self) -> tuple[Tensor, Tensor]:
         """Sorted labels and their order; sorted now if the labels came from a GPU."""

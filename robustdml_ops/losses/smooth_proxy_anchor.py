@@ -21,7 +21,7 @@ from robustdml_ops.losses.families.anchor import AnchorFamilyLoss, AnchorTerms
 from robustdml_ops.losses.families.class_matrix import OWN
 from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.ops import AnchorBiases
-from robustdml_ops.ops.anchor.problem import ConfidenceSets
+from robustdml_ops.ops.anchor.backends import ConfidenceSets
 
 Factors = tuple[Tensor, Tensor, Tensor]
 

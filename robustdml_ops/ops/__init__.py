@@ -3,7 +3,7 @@
 from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, LabelSets
 from robustdml_ops.engine.validation import NotFiniteError
 from robustdml_ops.ops.anchor import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse
-from robustdml_ops.ops.anchor.problem import ConfidenceSets
+from robustdml_ops.ops.anchor.backends import ConfidenceSets
 from robustdml_ops.ops.classes import ClassLSE, class_lse
 from robustdml_ops.ops.lambert_w import confidence, lambertw, superloss
 from robustdml_ops.ops.otsu import otsu_confidence, otsu_threshold

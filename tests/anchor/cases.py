@@ -6,7 +6,7 @@ import torch
 
 from robustdml_ops.backends.dispatch import operand_dtype
 from robustdml_ops.engine.labels import ELSEWHERE, LabelSets
-from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets, SweepResult, Wanted
+from robustdml_ops.ops.anchor.backends import AnchorOptions, AnchorProblem, ConfidenceSets, SweepResult, Wanted
 from robustdml_ops.ops.anchor.sweep import BACKENDS, anchor_sweep
 
 EAGER = BACKENDS["eager"]
@@ -50,7 +50,7 @@ class Case:
         positive = to(self.positive_bias)
         negative = positive if self.negative_bias is self.positive_bias else to(self.negative_bias)
         limits = None if self.drop_above is None else to(self.drop_above)
-        return AnchorProblem(self.alpha, positive, negative, anchor_bias, sets, limits)
+        return AnchorProblem(AnchorOptions(self.alpha, sets, limits), positive, negative, anchor_bias)
 
     def sweep(self, backend, device=HERE, dtype=torch.float32, operand=None, want=None) -> SweepResult:
         inputs = [tensor.to(device, operand or dtype) for tensor in (self.embeddings, self.proxies)]

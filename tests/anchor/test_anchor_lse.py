@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from python_ref import cosine_similarity, log_one_plus_sum_exp
+from robustdml_ops.engine.op_arguments import flatten
 from robustdml_ops.ops import ABSENT, AnchorBiases, ConfidenceSets, LabelSets, anchor_loss, anchor_lse
-from robustdml_ops.ops.anchor.autograd import anchor_sweep_op
+from robustdml_ops.ops.anchor.backends import AnchorOptions
+from robustdml_ops.ops.anchor.sweep import anchor_sweep_op
 from tests.nightly import nightly_but
 
 B, C, D = 6, 11, 5
@@ -117,9 +119,8 @@ def test_registered_op_keeps_the_contract_of_the_registry(sets, columns):
     X, P, positive, negative, anchor = (tensor.detach() for tensor in inputs())
     P = P.t().contiguous().t() if columns else P
     sets, scale = SETS[sets], torch.tensor(0.5).double()
-    arguments = {"embeddings": X, "proxies": P, "positive_bias": positive, "sets": list(sets.tensors)}
-    arguments |= {"beta": getattr(sets, "beta", 0.0), "threshold": getattr(sets, "threshold", 0.0)}
-    arguments |= {"alpha": 4.0, "drop_above": X.new_full((B,), 0.3), "backend": "auto", "operand": torch.float64}
+    arguments = {"embeddings": X, "proxies": P, "positive_bias": positive, "backend": "auto", "operand": torch.float64}
+    arguments |= flatten(AnchorOptions(4.0, sets, X.new_full((B,), 0.3)))._asdict()
     for biases in ({"negative_bias": negative, "anchor_bias": anchor}, {"negative_bias": None, "anchor_bias": None}):
         for scales, want in (
             ((scale, scale), [True] * 4),

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robustdml_ops.ops.anchor.problem import ConfidenceSets, Wanted
+from robustdml_ops.ops.anchor.backends import ConfidenceSets, Wanted
 from robustdml_ops.ops.anchor.sweep import BACKENDS
 from tests.anchor.cases import EAGER, EDGES, SETS, Case, assert_sweeps_agree
 from tests.nightly import nightly_but

@@ -5,7 +5,7 @@ import torch
 
 from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.similarity_chunks import Chunk
-from robustdml_ops.ops.anchor.problem import AnchorProblem, AnchorSums
+from robustdml_ops.ops.anchor.backends import AnchorOptions, AnchorProblem, AnchorSums
 from robustdml_ops.ops.anchor.sweep import BACKENDS, Wanted
 from tests.anchor.cases import EAGER, EDGES, SETS, Case, assert_sweeps_agree
 from tests.nightly import nightly_but
@@ -77,7 +77,7 @@ def test_more_than_two_to_the_31_elements():
     S = torch.linspace(-1, 1, c, device=DEVICE)[:, None] * torch.linspace(0, 1, B, device=DEVICE)
     last = S[-8:].clone()
     zeros, upstream = torch.zeros(B, device=DEVICE), torch.ones((), device=DEVICE)
-    problem = AnchorProblem(32.0, zeros, zeros, None, LabelSets.of(torch.arange(B, device=DEVICE)))
+    problem = AnchorProblem(AnchorOptions(32.0, LabelSets.of(torch.arange(B, device=DEVICE))), zeros, zeros, None)
     results = []
     for backend, cosines in ((TRITON, S), (EAGER, last)):
         lse = cosines.new_empty((2, len(cosines)))

@@ -11,7 +11,7 @@ from triton.runtime import interpreter
 from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.rows.backends import TritonRows
 from robustdml_ops.engine.similarity_chunks import Similarities
-from robustdml_ops.ops.anchor.problem import AnchorProblem, ConfidenceSets, Wanted
+from robustdml_ops.ops.anchor.backends import AnchorProblem, ConfidenceSets, Wanted
 from robustdml_ops.ops.anchor.sweep import BACKENDS as ANCHORS
 from robustdml_ops.ops.anchor.sweep import anchor_sweep
 from robustdml_ops.ops.classes.problem import ClassProblem

@@ -119,6 +119,10 @@ class RowsBackend:
         cosines = (unit * samples).sum(-1).nan_to_num(torch.inf)
         return cosines.masked_fill((places < 0) | (places >= len(P)), -torch.inf)
 
+    def lanes_serve(self, proxies: Tensor, operand: torch.dtype, compute: torch.dtype) -> bool:
+        """Whether one native call sweeps over the proxies."""
+        return False
+
     def reads_columns(self, P: Tensor) -> bool:
         """Whether U and G, too, have the elements of a column side by side where P has; else those of a row."""
         return by_columns(P)
@@ -145,6 +149,9 @@ class NativeRows(RowsBackend):
     """On the CPU and on CUDA devices."""
 
     temporaries = 0
+
+    def lanes_serve(self, proxies: Tensor, operand: torch.dtype, compute: torch.dtype) -> bool:
+        return module.lanes_serve(proxies, operand, compute)
 
     def reads_columns(self, P: Tensor) -> bool:
         return not module.on_gpu(P) and by_columns(P)

@@ -16,7 +16,7 @@ from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse, similarity
-from robustdml_ops.ops.anchor.problem import ConfidenceSets
+from robustdml_ops.ops.anchor.backends import ConfidenceSets
 
 
 class AnchorTerms(NamedTuple):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from robustdml_ops.backends.dispatch import apply_function, compute_dtype, in_eager_mode, operand_dtype
 from robustdml_ops.engine.labels import LabelSets, check_distinct
+from robustdml_ops.engine.op_arguments import flatten
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import (
@@ -25,8 +26,8 @@ from robustdml_ops.engine.validation import (
     check_vector,
     similarity_limits,
 )
-from robustdml_ops.ops.anchor.autograd import AnchorSweep, Inputs, Outputs
-from robustdml_ops.ops.anchor.problem import ConfidenceSets
+from robustdml_ops.ops.anchor.backends import AnchorOptions, ConfidenceSets
+from robustdml_ops.ops.anchor.sweep import AnchorSweep, Inputs, Outputs
 
 
 class AnchorLSE(NamedTuple):
@@ -107,9 +108,9 @@ def anchor_lse(
     tensor([0.3133, 0.3133])
     """
     inputs, _ = _check(embeddings, proxies, sets, biases, alpha)
-    limits = similarity_limits(drop_similar_negatives, embeddings, inputs[2].dtype)
+    options = AnchorOptions(alpha, sets, similarity_limits(drop_similar_negatives, embeddings, inputs[2].dtype))
     want = [True, False, False, False]
-    _, positive, negative, *_ = _apply(inputs, (None, None, limits), sets, alpha, backend, want)
+    _, positive, negative, *_ = _apply(inputs, (None, None), options, backend, want)
     assert positive is not None and negative is not None
     return AnchorLSE(positive, negative)
 
@@ -173,34 +174,31 @@ def anchor_loss(
                 f"{scale.dtype}"
             )
         check_same_device(embeddings=embeddings, **{name: scale})
-    limits = similarity_limits(drop_similar_negatives, embeddings, dtype)
-    factors = (positive_scale.contiguous(), negative_scale.contiguous(), limits)  # kernels read them by address
+    options = AnchorOptions(alpha, sets, similarity_limits(drop_similar_negatives, embeddings, dtype))
+    scales = (positive_scale.contiguous(), negative_scale.contiguous())  # kernels read them by address
     needs = [torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in inputs]
     want = [needs[4], needs[0], needs[1], needs[2] or needs[3]]
     if update is not None and not in_eager_mode(embeddings):
         refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
-    loss, *_ = _apply(inputs, factors, sets, alpha, backend, want, update)
+    loss, *_ = _apply(inputs, scales, options, backend, want, update)
     assert loss is not None
     return loss
 
 
 def _apply(
     inputs: Inputs,
-    factors: tuple[Tensor | None, Tensor | None, Tensor | None],
-    sets: LabelSets | ConfidenceSets,
-    alpha: float,
+    scales: tuple[Tensor | None, Tensor | None],
+    options: AnchorOptions,
     backend: str | None,
     want: list[bool],
     update: ProxyUpdate | None = None,
 ) -> Outputs:
     operand = operand_dtype(inputs[2].dtype, inputs[0], autocast=True, lanes=True)
-    of_sets: tuple[Any, ...] = (sets,)
+    parts: tuple[Any, ...] = (options,)
     if not in_eager_mode(inputs[0]):
-        numbers = (float(sets.elsewhere), 0.0) if isinstance(sets, LabelSets) else (sets.beta, sets.threshold)
-        of_sets = (*numbers, *sets.tensors)
-    outputs: Outputs = apply_function(
-        AnchorSweep, *inputs, *factors, alpha, backend or "auto", operand, want, update, *of_sets
-    )
+        names, numbers, tensors = flatten(options)
+        parts = (names, numbers, *tensors)
+    outputs: Outputs = apply_function(AnchorSweep, *inputs, *scales, backend or "auto", operand, want, update, *parts)
     return outputs
 
 

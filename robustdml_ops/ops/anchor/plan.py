@@ -12,9 +12,8 @@ from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.plan import Plan, Results, native_weights_serve
 from robustdml_ops.engine.rows.backends import gradient_buffer
 from robustdml_ops.engine.validation import is_number
-from robustdml_ops.ops.anchor.autograd import AnchorSweep
-from robustdml_ops.ops.anchor.backends import NativeAnchor
-from robustdml_ops.ops.anchor.sweep import BACKENDS
+from robustdml_ops.ops.anchor.backends import AnchorOptions, NativeAnchor
+from robustdml_ops.ops.anchor.sweep import BACKENDS, AnchorSweep
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,9 @@ class AnchorPlan(Plan):
             present = weights > 0
             bias = (bias + weights.masked_fill(~present, 1).log()).masked_fill(~present, -torch.inf)
         scales = [X.new_full((), 1 / float(count)) for count in (sets.count(present, X.dtype), len(P))]
-        settings = (self.alpha, "native", X.dtype, [False, True, True, False], None, sets)
+        settings = ("native", X.dtype, [False, True, True, False], None, AnchorOptions(self.alpha, sets))
         loss: Tensor
-        loss, *_ = apply_function(AnchorSweep, X, P, bias, None, None, *scales, None, *settings)
+        loss, *_ = apply_function(AnchorSweep, X, P, bias, None, None, *scales, *settings)
         return loss
 
 

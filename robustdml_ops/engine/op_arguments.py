@@ -1,0 +1,76 @@
+"""The options of a sweep as arguments of a registered op.
+
+The options of a primitive are the fields of a dataclass with :func:`op_options`. Eager mode passes the object on.
+Compiled graphs and ``torch.func`` take lists of names, numbers and tensors: :func:`flatten` makes them of the fields,
+and :func:`unflatten` the object of them again. So an option is declared once, and the schema of an op has none of them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any, NamedTuple, TypeVar
+
+from torch import Tensor
+
+T = TypeVar("T")
+SCHEMA = "str[] names, float[] numbers, Tensor[] tensors"
+_TABLES: dict[str, Any] = {}  # by the names of their classes
+
+
+class OpArguments(NamedTuple):
+    """Options as lists: classes and texts; kinds of the fields and numbers; tensors."""
+
+    names: list[str]
+    numbers: list[float]
+    tensors: list[Tensor]
+
+
+# Kinds of a field's value.
+_NONE, _TENSOR, _NUMBER, _TEXT, _TABLE = map(float, range(5))
+
+
+def op_options(kind: type[T]) -> type[T]:
+    """Class decorator: the fields are tensors, numbers, texts, or tables of options, each of which may be None."""
+    kind.option_names = tuple(field.name for field in fields(kind))  # type: ignore[attr-defined, arg-type]
+    _TABLES[kind.__name__] = kind
+    return kind
+
+
+def flatten(options: Any) -> OpArguments:
+    """The lists of ``options``."""
+    found = OpArguments([type(options).__name__], [], [])
+    for name in options.option_names:
+        value = getattr(options, name)
+        if value is None:
+            found.numbers.append(_NONE)
+        elif isinstance(value, Tensor):
+            found.numbers.append(_TENSOR)
+            found.tensors.append(value)
+        elif isinstance(value, str):
+            found.numbers.append(_TEXT)
+            found.names.append(value)
+        elif isinstance(value, (bool, int, float)):
+            found.numbers.extend((_NUMBER, float(value)))
+        else:
+            found.numbers.append(_TABLE)
+            names, numbers, tensors = flatten(value)
+            found.names.extend(names)
+            found.numbers.extend(numbers)
+            found.tensors.extend(tensors)
+    return found
+
+
+def unflatten(names: Sequence[str], numbers: Sequence[float], tensors: Sequence[Tensor]) -> Any:
+    """The options of which :func:`flatten` made these lists."""
+    return _table(iter(names), iter(numbers), iter(tensors))
+
+
+def _table(names: Iterator[str], numbers: Iterator[float], tensors: Iterator[Tensor]) -> Any:
+    values: list[Any] = []
+    kind, held_by = _TABLES[next(names)], {_TENSOR: tensors, _NUMBER: numbers, _TEXT: names}
+    for _ in kind.option_names:
+        what = next(numbers)
+        if what == _TABLE:
+            values.append(_table(names, numbers, tensors))
+        else:
+            values.append(None if what == _NONE else next(held_by[what]))
+    return kind(*values)
