@@ -131,5 +131,6 @@ def _signature(settings: tuple[Any, ...], tensors: Sequence[Any]) -> tuple[Any, 
     if first is None or not in_eager_mode(first) or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return None
     kind = first.device.type
-    modes = (torch.is_grad_enabled(), torch.is_autocast_enabled(kind), torch.get_num_threads())
-    return (*described, *settings, *modes, os.environ.get(_BACKEND))
+    autocast = kind != "meta" and torch.is_autocast_enabled(kind)
+    modes = (torch.is_grad_enabled(), autocast, torch.get_num_threads(), os.environ.get(_BACKEND))
+    return (*described, *settings, *modes)
