@@ -117,7 +117,6 @@ OPTIONS = {
     "sampled": ({"negative_share": 0.5}, lambda B: {}),
     "dropped": ({"drop_similar_negatives": 0.4}, lambda B: {}),
     "eager": ({"backend": "eager"}, lambda B: {}),
-    "ignored": ({"ignore_index": 5}, lambda B: {}),
 }
 
 
@@ -150,6 +149,16 @@ def test_sample_weights(calls, which, dtype):
     assert calls.taken == 1
     bound = 1e-5 if dtype == torch.float32 else 1e-13
     torch.testing.assert_close(found[1], found[0], rtol=bound, atol=bound)
+
+
+def test_ignored_samples(calls):
+    found = []
+    for calls.allowed in (False, True):
+        loss_function, X, y = inputs(dtype=torch.float64, ignore_index=-7)
+        y[4:9] = -7
+        found.append(step(loss_function, X, y))
+    assert calls.taken == 1 and not found[1][1][4:9].any()
+    torch.testing.assert_close(*found, rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("bad", [-1.0, torch.nan, torch.inf, 1e30])

@@ -62,6 +62,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
     weighs_losses: ClassVar[bool] = False  # every process computes the losses of all samples, and weighs them
     takes_several_labels: ClassVar[bool] = False  # (B, K), or a sparse matrix (B, C)
     takes_margins: ClassVar[bool] = False
+    ignores_by_weight: ClassVar[bool] = False  # samples of ``ignore_index`` are those of weight 0, and that is all
     first_steps: FirstSteps | None = None  # of a loss with a class matrix: looks whether training begins
 
     def __init__(
@@ -140,6 +141,8 @@ class MetricLoss(ShardableLoss, PeerInterface):
             check_options(type(self), inspect.signature(self.forward).parameters.keys() - {"unknown"}, unknown)
         given = (embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, margins, label_weights)
         inputs, loss = LossInputs(*given), None
+        if self.ignore_index is not None:
+            inputs = without_label(inputs, self.ignore_index)
         if indices_tuple is None and not torch.compiler.is_compiling():
             loss = self._planned(*self._signature(inputs))
         if loss is None:
@@ -156,7 +159,8 @@ class MetricLoss(ShardableLoss, PeerInterface):
     def _is_plain(self, tensors: Sequence[Any]) -> bool:
         """Whether one fused sum of ``tensors``, reduced to its mean, is the loss, on one process."""
         regularized = self.embedding_regularizer is not None or self.weight_regularizer is not None
-        plain = self.reduction == "mean" and self.ignore_index is None and not self.shards.divided
+        ignored = self.ignore_index is None or self.ignores_by_weight
+        plain = self.reduction == "mean" and ignored and not self.shards.divided
         return plain and not regularized and self.is_fused()
 
     def _evaluate(self, inputs: LossInputs) -> Tensor:
@@ -165,8 +169,6 @@ class MetricLoss(ShardableLoss, PeerInterface):
             raise ValueError(f"label_weights: {type(self).__name__} takes one class for each sample, labels (B,) alone")
         if isinstance(embeddings, Tensor) and embeddings.dtype == torch.float64 and not self.shards.divided:
             self._widen()
-        if self.ignore_index is not None:
-            inputs = without_label(inputs, self.ignore_index)
         if self.shards.divided:
             loss = self.shards.guard(self._loss, self._joint_inputs(inputs))
             if self.weighs_losses and self.reduction == "none":
