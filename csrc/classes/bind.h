@@ -6,6 +6,7 @@
 
 #include "classes/cpu.h"
 #include "classes/cpu_sweep.h"
+#include "classes/cpu_terms.h"
 #include "common/keywords.h"
 #include "optim/bind.h"
 
@@ -33,6 +34,8 @@ void bind_classes_of(py::module_& m, const std::string& suffix) {
     define_epilogue(m, "class_lse_backward_" + suffix, cpu::class_lse_backward<T>, "threads");
     define_epilogue(m, "class_sweep_" + suffix, cpu::class_sweep<T>);
     define_epilogue(m, "class_sweep_backward_" + suffix, cpu::class_sweep_backward<T>);
+    define_epilogue(m, "class_terms_" + suffix, cpu::class_terms<T>);
+    define_epilogue(m, "class_terms_backward_" + suffix, cpu::class_terms_backward<T>);
 #if defined(ROBUSTDML_CUDA)
     define_epilogue(m, "class_lse_cuda_" + suffix, cuda::class_lse<T>, "stream");
     define_epilogue(m, "class_lse_backward_cuda_" + suffix, cuda::class_lse_backward<T>, "parts", "stream");

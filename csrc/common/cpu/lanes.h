@@ -122,13 +122,15 @@ struct Chunk {
 // Buffers of a lane.
 template <class T>
 struct LaneMemory {
-    Buffer<T> S, inverse_norm, P, U, dP;
+    Buffer<T> room, inverse_norm, P, U, dP;
+    T* S;                                 // similarities of a chunk: in `room`, or where they are kept
     std::optional<ChunkFactors> factors;  // of products in bfloat16
 
     explicit LaneMemory(const Sweep<T>& sweep)
-        : S(sweep.room() * sweep.B),
+        : room(sweep.room() * sweep.B),
           inverse_norm(sweep.chunk_rows),
-          P(sweep.selected || sweep.bfloat16 ? sweep.chunk_rows * sweep.D : 0) {
+          P(sweep.selected || sweep.bfloat16 ? sweep.chunk_rows * sweep.D : 0),
+          S(room.get()) {
         if (sweep.brgemm)
             factors.emplace(sweep.brgemm, sweep.brgemm_release, sweep.chunk_rows, sweep.B, sweep.D);
     }
@@ -195,9 +197,9 @@ template <class T>
 void multiply_batch(const Sweep<T>& sweep, const SharedFactors& shared, LaneMemory<T>& lane,
                     const Rows<const T>& V, std::int64_t count) {
     if constexpr (std::is_same_v<T, float>)
-        if (shared) return lane.factors->similarities(*shared, V, count, lane.S.get());
+        if (shared) return lane.factors->similarities(*shared, V, count, lane.S);
     const Rows<const T> X{sweep.X, sweep.D, 1};
-    multiply(sweep.gemm, V, transposed(X), {lane.S.get(), sweep.B, 1}, count, sweep.B, sweep.D, false);
+    multiply(sweep.gemm, V, transposed(X), {lane.S, sweep.B, 1}, count, sweep.B, sweep.D, false);
 }
 
 template <class T>
@@ -219,8 +221,8 @@ template <class T>
 void multiply_into_batch(const Sweep<T>& sweep, LaneMemory<T>& lane, const Rows<const T>& V,
                          std::int64_t count, T* dX, bool add) {
     if constexpr (std::is_same_v<T, float>)
-        if (lane.factors) return lane.factors->batch_gradient(V, lane.S.get(), count, dX, add);
-    const Rows<const T> dS{lane.S.get(), sweep.B, 1};
+        if (lane.factors) return lane.factors->batch_gradient(V, lane.S, count, dX, add);
+    const Rows<const T> dS{lane.S, sweep.B, 1};
     multiply(sweep.gemm, transposed(dS), V, {dX, sweep.D, 1}, sweep.B, sweep.D, count, add);
 }
 
@@ -229,8 +231,8 @@ template <class T>
 void multiply_into_rows(const Sweep<T>& sweep, const SharedFactors& shared, LaneMemory<T>& lane,
                         std::int64_t count, const Rows<T>& dV) {
     if constexpr (std::is_same_v<T, float>)
-        if (shared) return lane.factors->rows_gradient(*shared, lane.S.get(), count, dV.data, dV.row_stride);
-    const Rows<const T> dS{lane.S.get(), sweep.B, 1}, X{sweep.X, sweep.D, 1};
+        if (shared) return lane.factors->rows_gradient(*shared, lane.S, count, dV.data, dV.row_stride);
+    const Rows<const T> dS{lane.S, sweep.B, 1}, X{sweep.X, sweep.D, 1};
     multiply(sweep.gemm, dS, X, dV, count, sweep.D, sweep.B, false);
 }
 
@@ -245,11 +247,13 @@ void store_rows(const Rows<T>& from, const Rows<E>& to, std::int64_t count, std:
             std::transform(from.row(i), from.row(i) + D, to.row(i), convert);
 }
 
-// dL/dS of a chunk into the gradients that are wanted. `first_of_block`: dX has no values yet. An update of
-// the rows comes last, when nobody reads them any more.
-template <class T>
+// dL/dS of a chunk into the gradients that are wanted. `first_of_block`: dX has no values yet. `complete(dV)`
+// may add to the gradient of the rows as they were multiplied. An update of the rows comes last, when nobody
+// reads them any more.
+template <class T, class Complete>
 void gradients(const Sweep<T>& sweep, const SharedFactors& shared, LaneMemory<T>& lane,
-               const ChunkRows<T>& rows, std::int64_t first, std::int64_t count, T* dX, bool first_of_block) {
+               const ChunkRows<T>& rows, std::int64_t first, std::int64_t count, T* dX, bool first_of_block,
+               Complete complete) {
     if (dX) multiply_into_batch(sweep, lane, rows.V, count, dX, !first_of_block);
     if (!sweep.dP && !sweep.update) return;
     const bool in_place = sweep.in_place(count);
@@ -258,6 +262,7 @@ void gradients(const Sweep<T>& sweep, const SharedFactors& shared, LaneMemory<T>
                                                    : Rows<T>{lane.dP.get(), 1, sweep.chunk_rows};
     const Rows<T> dP = in_place ? sweep.gradient(first) : own;
     multiply_into_rows(sweep, shared, lane, count, dP);
+    complete(dP);
     if (sweep.normalize && rows.as_they_are)
         subtract_radial(dP, rows.V, lane.inverse_norm.get(), count, sweep.D, 1);
     else if (sweep.normalize)
@@ -309,18 +314,14 @@ void in_lanes(std::int64_t count, int lanes, SetThreads set_threads, Run run) {
     if (error) std::rethrow_exception(error);
 }
 
-// All chunks, each with `epilogue(chunk)`. True if some row was out of reach for products with the
-// rows as they are, so that its gradient may be beyond the type.
-template <class T, class Epilogue>
-bool sweep_lanes(const Sweep<T>& sweep, Epilogue epilogue) {
+// take(lane's memory, lane, block, first row, rows, dX, whether dX has no values yet) for all chunks, in which
+// lanes are free to use any thread; dX is null where `sweep` has none.
+template <class T, class Take>
+void take_chunks(const Sweep<T>& sweep, Take take) {
     const std::int64_t blocks = sweep.blocks(), chunks = sweep.chunks();
     BlockSums<T> sums(blocks, sweep.B * sweep.D, sweep.dX);
     std::vector<LaneMemory<T>> memory;
     for (int lane = 0; lane < sweep.lanes(); ++lane) memory.emplace_back(sweep);
-    SharedFactors shared;
-    if constexpr (std::is_same_v<T, float>)
-        if (sweep.brgemm) shared.emplace(sweep.X, sweep.B, sweep.D, sweep.dP || sweep.update);
-    std::atomic<bool> out_of_reach{false};
     in_lanes(blocks, sweep.lanes(), sweep.set_threads, [&](int lane, std::int64_t block) {
         LaneMemory<T>& own = memory[lane];
         T* dX = sums.start(block);
@@ -328,13 +329,34 @@ bool sweep_lanes(const Sweep<T>& sweep, Epilogue epilogue) {
         for (std::int64_t chunk = begin; chunk < end; ++chunk) {
             const std::int64_t first = chunk * sweep.chunk_rows;
             const std::int64_t count = std::min(sweep.chunk_rows, sweep.rows - first);
-            const ChunkRows<T> rows = similarities(sweep, shared, own, first, count, out_of_reach);
-            const T* scale = rows.as_they_are ? own.inverse_norm.get() : nullptr;
-            epilogue(Chunk<T>{lane, block, first, count, own.S.get(), scale, own.inverse_norm.get()});
-            gradients(sweep, shared, own, rows, first, count, dX, chunk == begin);
+            take(own, lane, block, first, count, dX, chunk == begin);
         }
         sums.finish(block);
         if (own.factors) own.factors->release();
+    });
+}
+
+// The batch X (B, D) in bfloat16, where products are; `rows`: whether a gradient of the rows multiplies it.
+template <class T>
+SharedFactors shared_factors(const Sweep<T>& sweep, const T* X, bool rows) {
+    SharedFactors shared;
+    if constexpr (std::is_same_v<T, float>)
+        if (sweep.brgemm) shared.emplace(X, sweep.B, sweep.D, rows);
+    return shared;
+}
+
+// All chunks, each with `epilogue(chunk)`. True if some row was out of reach for products with the
+// rows as they are, so that its gradient may be beyond the type.
+template <class T, class Epilogue>
+bool sweep_lanes(const Sweep<T>& sweep, Epilogue epilogue) {
+    const SharedFactors shared = shared_factors(sweep, sweep.X, sweep.dP || sweep.update);
+    std::atomic<bool> out_of_reach{false};
+    take_chunks(sweep, [&](LaneMemory<T>& own, int lane, std::int64_t block, std::int64_t first,
+                           std::int64_t count, T* dX, bool first_of_block) {
+        const ChunkRows<T> rows = similarities(sweep, shared, own, first, count, out_of_reach);
+        const T* scale = rows.as_they_are ? own.inverse_norm.get() : nullptr;
+        epilogue(Chunk<T>{lane, block, first, count, own.S, scale, own.inverse_norm.get()});
+        gradients(sweep, shared, own, rows, first, count, dX, first_of_block, [](const Rows<T>&) {});
     });
     return out_of_reach;
 }
