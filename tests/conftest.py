@@ -57,7 +57,7 @@ SMALL_CHUNKS = (
     "losses.smooth_proxy_anchor.chunk_rows",
     "ops.pairs.sweep.chunk_rows",
     "ops.anchor.sweep.cache_rows",
-    "ops.classes.second_derivative.cache_rows",
+    "ops.classes.autograd.cache_rows",
     "ops.pairs.second_derivative.cache_rows",
 )
 

@@ -45,6 +45,7 @@ void bind_classes_of(py::module_& m, const std::string& suffix) {
 inline void bind_classes(py::module_& m) {
     bind_classes_of<float>(m, "f32");
     bind_classes_of<double>(m, "f64");
+    m.attr("class_term_shift") = cpu::kTermShift;
 }
 
 }  // namespace robustdml

@@ -1,7 +1,10 @@
 """Similarities of a batch by chunks of proxies, and the gradients of each chunk: the loop of every sweep."""
 
+import contextlib
+import os
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -34,8 +37,40 @@ def chunk_rows(classes: int, per_class: int, device: torch.device, on_the_way: i
 
 
 def bytes_to_save(device: torch.device) -> int:
-    """Bytes that forward may save for backward: a share of a GPU's memory, 0 on the CPU."""
-    return memory(device) // card(device).saved_share if device.type == "cuda" else 0
+    """Bytes that forward may save for backward: a share of the memory of a GPU or of the machine, and a user's limit."""
+    share = memory(device) // card(device).saved_share if device.type in ("cpu", "cuda") else 0
+    return share if _most_saved is None else min(share, _most_saved)
+
+
+def limit_saved_bytes(most: int | None) -> None:
+    """Limit what forward saves for backward, in bytes.
+
+    Softmax losses over classes save their terms, batch × classes, as far as they fit into 1/32 of the memory of the GPU,
+    or of the machine; what does not fit is computed again in backward. On a CPU the results have the same bits.
+
+    Parameters
+    ----------
+    most : int, optional
+        At most so many bytes of a step; 0: the least memory, a step takes a third longer. None: 1/32 of all.
+
+    Raises
+    ------
+    ValueError
+        For anything but None and an integer of 0 or more.
+
+    Examples
+    --------
+    >>> from robustdml_ops.ops import limit_saved_bytes
+    >>> limit_saved_bytes(100 * 2**20)
+    >>> limit_saved_bytes(None)
+    """
+    global _most_saved
+    if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 0):
+        raise ValueError(f"most must be a number of bytes, 0 or more, or None, got {most!r}")
+    _most_saved = most
+
+
+_most_saved: int | None = None
 
 
 def cache_rows(per_class: int, device: torch.device) -> int:
@@ -49,8 +84,22 @@ def cache_rows(per_class: int, device: torch.device) -> int:
 
 
 def memory(device: torch.device) -> int:
-    """Bytes of a GPU, or of the part of it that is lent; PyTorch keeps the number, so nothing waits."""
+    """Bytes of a GPU, or of the part of it that is lent; PyTorch keeps the number, so nothing waits. Or of the machine."""
+    if device.type == "cpu":
+        return machine_memory()
     return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+@cache
+def machine_memory() -> int:
+    """Bytes of the machine, or of the container's part of it; 4 GB where the system does not tell."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 1 << 32
+    with contextlib.suppress(OSError, ValueError):
+        total = min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return total
 
 
 def product(A: Tensor, B: Tensor, out: Tensor) -> Tensor:

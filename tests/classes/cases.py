@@ -6,8 +6,8 @@ import torch
 
 from robustdml_ops.backends.dispatch import operand_dtype
 from robustdml_ops.engine.labels import ELSEWHERE, LabelSets
-from robustdml_ops.ops.classes.problem import ClassProblem
-from robustdml_ops.ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
+from robustdml_ops.ops.classes.sweep import ClassProblem
+from robustdml_ops.ops.classes.sweep import class_sweep, class_sweep_backward
 
 EAGER = BACKENDS["eager"]
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from robustdml_ops.ops.classes.sweep import BACKENDS
+from robustdml_ops.ops.classes.backends import BACKENDS
 from tests.classes.cases import EDGES, POOLINGS, Case
 from tests.nightly import nightly_but
 

@@ -14,8 +14,8 @@ from robustdml_ops.engine.similarity_chunks import Similarities
 from robustdml_ops.ops.anchor.backends import AnchorProblem, ConfidenceSets, Wanted
 from robustdml_ops.ops.anchor.sweep import BACKENDS as ANCHORS
 from robustdml_ops.ops.anchor.sweep import anchor_sweep
-from robustdml_ops.ops.classes.problem import ClassProblem
-from robustdml_ops.ops.classes.sweep import BACKENDS as CLASSES
+from robustdml_ops.ops.classes.sweep import ClassProblem
+from robustdml_ops.ops.classes.backends import BACKENDS as CLASSES
 from robustdml_ops.ops.classes.sweep import class_sweep, class_sweep_backward
 from tests.triton_here import DEVICE, MARKS
 

@@ -25,7 +25,7 @@ from robustdml_ops.engine.validation import (
     similarity_limits,
 )
 from robustdml_ops.ops.classes.autograd import ClassSettings, ClassSweep, sweep_values
-from robustdml_ops.ops.classes.saved_terms import bounded
+from robustdml_ops.ops.classes.sweep import bounded
 
 POOLINGS = ("none", "max", "softmax")
 

@@ -1,6 +1,6 @@
-"""The class log-sum-exp as an autograd function, and both ops that compiled graphs call for it."""
+"""The class log-sum-exp as an autograd function with second derivatives, and both ops that graphs call for it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,13 +11,19 @@ from robustdml_ops.backends.dispatch import choose, has_no_values, registered_op
 from robustdml_ops.engine.labels import LabelSets, check_label_range
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.rows.backends import gradient_buffer
+from robustdml_ops.engine.rows.lengths import unit_rows_twice
 from robustdml_ops.engine.second_derivatives import Derivative, Results
-from robustdml_ops.engine.similarity_chunks import count_selected
+from robustdml_ops.engine.similarity_chunks import cache_rows, count_selected
 from robustdml_ops.engine.validation import all_finite, check_finite_embeddings, require
-from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem
-from robustdml_ops.ops.classes.saved_terms import terms_buffer
-from robustdml_ops.ops.classes.second_derivative import second_derivative
-from robustdml_ops.ops.classes.sweep import BACKENDS, class_sweep, class_sweep_backward
+from robustdml_ops.ops.classes.backends import BACKENDS
+from robustdml_ops.ops.classes.sweep import (
+    ClassBackend,
+    ClassProblem,
+    Request,
+    Saved,
+    class_sweep,
+    class_sweep_backward,
+)
 
 
 class ClassSettings(NamedTuple):
@@ -36,28 +42,25 @@ class ClassSettings(NamedTuple):
 
 
 class ClassSweep(torch.autograd.Function):
-    """Log-sum-exps, logits of the labels and, outside of graphs, the terms that backward takes, or None."""
+    """Log-sum-exps, logits of the labels and, outside of graphs, what backward takes of the sweep."""
 
     @staticmethod
-    def forward(*arguments: Any) -> tuple[Tensor | None, ...]:
-        """Arguments: those of :func:`sweep_values`, settings, whether terms may be saved, an update or None."""
-        *arguments, save_terms, update = arguments  # type: ignore[assignment]
+    def forward(*arguments: Any) -> tuple[Tensor, ...]:
+        """Arguments: those of :func:`sweep_values`, settings, whether one number bounds logits, an update or None."""
+        *arguments, bounded, update = arguments  # type: ignore[assignment]
         if has_no_values(arguments[0]):
             results: tuple[Tensor, Tensor] = class_sweep_op(*arguments)
             return results
-        settings, E = ClassSettings(*arguments[8:]), None
-        selected = None if update is None else update.rows
-        if save_terms:
-            backend = _backend(settings, arguments[0], arguments[5])
-            E = terms_buffer(arguments[0], arguments[1], settings.operand, backend, selected)
-        return (*sweep_values(arguments[:8], settings, selected, E), E)
+        settings, (X, P) = ClassSettings(*arguments[8:]), arguments[:2]
+        request = Request((X.requires_grad, P.requires_grad), settings.differentiable, bounded)
+        lse, target, saved = _checked_sweep(arguments[:8], settings, request, None if update is None else update.rows)
+        return (lse, target, *saved)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor | None, ...]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         """Keep the inputs and all results."""
         ctx.save_for_backward(*inputs[:8], *output)
-        if output[-1] is not None and len(output) == 3:
-            ctx.mark_non_differentiable(output[-1])
+        ctx.mark_non_differentiable(*output[2:])
         ctx.set_materialize_grads(False)  # else backward is given zeros (C, B) for the saved terms
         *settings, _, ctx.update = inputs[8:]
         ctx.settings = ClassSettings(*settings)
@@ -75,7 +78,7 @@ class ClassSweep(torch.autograd.Function):
                     ctx.update, "create_graph=True", "take it from a copy of the loss, which no optimiser is bound to"
                 )
         X, P, *rest = ctx.saved_tensors
-        constants, results, E = rest[:6], rest[6:8], rest[8] if len(rest) == 9 else None
+        constants, results, saved = rest[:6], rest[6:8], tuple(rest[8:])
         want = ctx.needs_input_grad[:2]
         first = partial(_first, ctx.settings, want, ctx.update if want[1] else None)
         upstream = (
@@ -87,18 +90,25 @@ class ClassSweep(torch.autograd.Function):
             second = partial(_second, ctx.settings)
             gradients = Derivative.apply(first, second, 4, *tensors)  # type: ignore[no-untyped-call]
         else:
-            gradients = first(*tensors, E=E)
+            gradients = first(*tensors, saved=saved)
         return (*gradients, *(None,) * (8 + len(ctx.settings)))
 
 
 def sweep_values(
-    arguments: Sequence[Any], settings: ClassSettings, selected: Tensor | None = None, E: Tensor | None = None
+    arguments: Sequence[Any], settings: ClassSettings, selected: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The sweep over detached inputs, or over the ``selected`` rows of the proxies; values and results checked.
 
     Arguments: embeddings (B, D), proxies (C·H, D), labels (B,) or (B, K), on the CPU sorted ones and their order,
-    scale () or (C,), bias (C,) or None, limits (B,) or None. ``E``: see :func:`.sweep.class_sweep`.
+    scale () or (C,), bias (C,) or None, limits (B,) or None.
     """
+    return _checked_sweep(arguments, settings, Request(graded=settings.differentiable), selected)[:2]
+
+
+def _checked_sweep(
+    arguments: Sequence[Any], settings: ClassSettings, request: Request, selected: Tensor | None
+) -> tuple[Tensor, Tensor, Saved]:
+    """The same, with what it saves for backward."""
     embeddings, rows, labels, _, _, scale, bias, _ = arguments
     check_finite_embeddings(embeddings)
     if not settings.elsewhere:
@@ -109,11 +119,10 @@ def sweep_values(
         if bias is not None:
             require((bias < torch.inf).all(), lambda: f"bias[{_place(~(bias < torch.inf))}] is NaN or inf")
     backend, problem = _backend(settings, embeddings, scale), _problem(arguments[2:], settings)
-    wanted = settings.differentiable
-    lse, target = class_sweep(embeddings, rows, problem, backend, settings.operand, wanted, selected, E)
+    lse, target, saved = class_sweep(embeddings, rows, problem, backend, settings.operand, request, selected)
     if lse.device.type == "cpu":
         require((lse < torch.inf).all(), lambda: f"lse[{_place(~(lse < torch.inf))}] is NaN or inf: {_cause(rows)}")
-    return lse, target
+    return lse, target, saved
 
 
 def _cause(rows: Tensor) -> str:
@@ -147,13 +156,13 @@ def _first(
     want: Sequence[bool],
     update: ProxyUpdate | None,
     *tensors: Any,
-    E: Tensor | None = None,
+    saved: Saved = (),
 ) -> Results:
     """Gradients of Σ_x dlse_x · lse_x + dtarget_x · target_x, in the types of embeddings and proxies."""
     if has_no_values(tensors[0]):
         dX, dP = class_gradient_op(*tensors, *settings, list(want))
     else:
-        dX, dP = _sweep_gradients(settings, want, update, *tensors, E=E)
+        dX, dP = _sweep_gradients(settings, want, update, *tensors, saved=saved)
     return (dX.to(tensors[0].dtype) if want[0] else None, dP if want[1] else None)
 
 
@@ -162,7 +171,7 @@ def _sweep_gradients(
     want: Sequence[bool],
     update: ProxyUpdate | None,
     *tensors: Any,
-    E: Tensor | None = None,
+    saved: Saved = (),
 ) -> tuple[Any, Tensor | None]:
     """Both gradients, that of the embeddings in the compute type; an update takes that of the proxies."""
     X, P, lse, target, dlse, dtarget, *constants = tensors
@@ -173,7 +182,7 @@ def _sweep_gradients(
             raise ValueError("the upstream gradient of the loss has NaN or inf: no proxy has been updated")
         update.begin(P)
     gradients = class_sweep_backward(
-        X, P, problem, (lse, target), (dlse, dtarget), backend, settings.operand, (want[0], want[1]), update, E
+        X, P, problem, (lse, target), (dlse, dtarget), backend, settings.operand, (want[0], want[1]), update, saved
     )
     if update is not None:
         update.finish()
@@ -185,6 +194,63 @@ def _second(settings: ClassSettings, *tensors: Any) -> Results:
     """Second derivatives, see :func:`second_derivative`."""
     X, P, lse, _, dlse, dtarget, *constants, vX, vP = tensors
     return second_derivative(_problem(constants, settings), X, P, lse, dlse, dtarget, vX, vP)
+
+
+def second_derivative(problem: ClassProblem, *tensors: Any) -> Results:
+    """Derivatives of ⟨gradients of both matrices, vectors⟩ with respect to matrices and upstream gradients.
+
+    Let l be the logits, p = e^(l − lse), and l' their derivative along the vectors. Then lse' = Σ_k p l', which takes a
+    first pass over the classes, and the derivative is that of Σ_k c l' + dlse p (l' − lse') l with c = dlse p +
+    dtarget at the labels, where all factors of l and l' are constants.
+    """
+    X, P, lse, dlse, dtarget, vX, vP = tensors
+    vectors = tuple(torch.zeros_like(t) if v is None else v for t, v in ((X, vX), (P, vP)))
+    lse = lse.masked_fill(lse == -torch.inf, torch.inf)
+    along_lse, along_target = torch.zeros_like(lse), torch.zeros_like(dtarget)
+    for _, _, _, along, p, (index, inside) in _chunks(problem, X, P, lse, vectors):
+        along_lse += (p * along).sum(0)
+        along_target += (along.gather(0, index) * inside).t().view_as(dtarget)
+    of_labels = dtarget.view(len(X), -1).t()
+    dX, dP = torch.zeros_like(X), gradient_buffer(P)
+    with torch.enable_grad():
+        for rows, leaves, value, along, p, (index, inside) in _chunks(problem, X, P, lse, vectors):
+            of_along = (dlse * p).detach().scatter_add(0, index, of_labels * inside)
+            of_value = (dlse * p * (along - along_lse)).detach()
+            dX_part, dP[rows] = torch.autograd.grad((of_along * along + of_value * value).sum(), leaves)
+            dX += dX_part
+    return dX, dP, None, None, along_lse, along_target
+
+
+def _chunks(problem: ClassProblem, X: Tensor, P: Tensor, lse: Tensor, vectors: Sequence[Tensor]) -> Iterator[Any]:
+    """Of chunks of whole classes: rows, leaves, logits (c, B), derivative along ``vectors``, p, labels' places."""
+    H = problem.centers
+    classes = max(1, cache_rows(len(X) + 2 * X.shape[1], X.device) // H)
+    for first in range(0, len(P) // H, classes):
+        last = min(len(P) // H, first + classes)
+        rows = slice(first * H, last * H)
+        leaves = X.detach().requires_grad_(), P[rows].detach().requires_grad_()
+        logits = partial(_logits, problem, first, last)
+        value, along, (counted, places) = torch.func.jvp(logits, leaves, (vectors[0], vectors[1][rows]), has_aux=True)  # type: ignore[misc]
+        yield rows, leaves, value, along, ((value - lse).exp() * counted), places
+
+
+def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) -> tuple[Tensor, Any]:
+    """Logits (c, B) of the classes ``first:last`` in differentiable PyTorch; which count, 1 or 0; labels' places."""
+    dtype = problem.scale.dtype
+    V = P.to(dtype)
+    S = ((unit_rows_twice(V) if problem.normalize else V) @ unit_rows_twice(X.to(dtype)).t()).view(
+        last - first, problem.centers, -1
+    )
+    pooled = (torch.softmax(S / problem.gamma, 1) * S).sum(1) if problem.pooling == "softmax" else S.amax(1)
+    scale = problem.scale if problem.scale.dim() == 0 else problem.scale[first:last, None]
+    index, inside = problem.places(first, last)
+    at_label = torch.zeros_like(pooled).scatter_add(0, index, inside.to(dtype))
+    bias = 0 if problem.bias is None else problem.bias[first:last, None]
+    counted = torch.ones_like(pooled)
+    if problem.drop_above is not None:
+        counted = torch.maximum(1 - (pooled > problem.drop_above).to(dtype), at_label)
+    counted = counted * (1 - at_label) if problem.exclude_target else counted
+    return pooled * scale + bias + problem.target_bias * at_label, (counted, (index, inside.to(dtype)))
 
 
 _CONSTANTS_AND_SETTINGS = (

@@ -1,17 +1,17 @@
 """The class log-sum-exp on each backend: of a chunk, and in Triton without gradients of all classes in one launch."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends import triton_device as device
-from robustdml_ops.engine.rows.backends import NativeRows, TritonRows, rows_launch
-from robustdml_ops.engine.similarity_chunks import Chunk, Similarities
-from robustdml_ops.ops.classes import saved_terms
-from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassSums, ClassUpstream
+from robustdml_ops.engine.rows.backends import NativeRows, TritonRows, reused_matrix, rows_launch
+from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, bytes_to_save
+from robustdml_ops.ops.classes import sweep
+from robustdml_ops.ops.classes.sweep import ClassBackend, ClassProblem, ClassSums, ClassUpstream, Request, Saved
 
 # Bytes of a row that the fused forward takes.
 LONGEST_ROW = 512
@@ -40,7 +40,7 @@ class EagerClasses(ClassBackend):
     def complete_terms(
         self, similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
     ) -> tuple[Tensor, Tensor]:
-        return saved_terms.complete(similarities, E, problem, upstream)
+        return sweep.complete(similarities, E, problem, upstream)
 
     def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
         pooled = _pooled(chunk, problem)
@@ -92,16 +92,81 @@ def _set_labels(logits: Tensor, index: Tensor, inside: Tensor, values: Tensor) -
         logits.scatter_(0, place, torch.where(here, value, logits.gather(0, place)))
 
 
+class LaneTerms(NamedTuple):
+    """What a sweep by lanes leaves for backward, see ``csrc/classes/cpu_terms.h``; what is not wanted has no rows."""
+
+    E: Tensor  # (kept, B): terms of the first rows, as many as fit
+    inverse_norm: Tensor  # (C·H,) of the proxies
+    label_slopes: Tensor  # (B·K, H)
+    label_rows: Tensor  # (B·K, D)
+    G: Tensor  # (B, D)
+
+
 class NativeClasses(NativeRows, ClassBackend):
     """On the CPU and on CUDA devices."""
 
     saves_terms = False
+
+    def sweep(self, similarities: Similarities, problem: ClassProblem, sums: ClassSums, request: Request) -> Saved:
+        """By lanes in one call; what is saved leaves backward one product where terms fit, two elsewhere."""
+        if not self._by_lanes(similarities):
+            return super().sweep(similarities, problem, sums, request)
+        if not problem.is_bounded():
+            _lanes("class_sweep", similarities, problem, vars(sums))
+            return ()
+        terms = _room_of_terms(similarities, problem, request)
+        similarities.want_gradients(request.want[0], False)
+        _lanes("class_terms", similarities, problem, {**_fields(terms), "total": sums.total, "target": sums.target})
+        sums.shift.fill_(module.library.class_term_shift)
+        G = similarities.X.new_empty(0) if similarities.dX is None else similarities.dX
+        return terms._replace(G=G) if any(request.want) else ()
+
+    def sweep_backward(
+        self, similarities: Similarities, problem: ClassProblem, gradient: ClassUpstream, saved: Saved
+    ) -> None:
+        if not self._by_lanes(similarities):
+            super().sweep_backward(similarities, problem, gradient, saved)
+        elif not saved:
+            _lanes("class_sweep_backward", similarities, problem, vars(gradient))
+        else:
+            *terms, lse = saved
+            shifted = (module.library.class_term_shift - lse).exp().masked_fill(lse == -torch.inf, 0)
+            fields = _fields(LaneTerms(*terms))
+            given = {"factor": (gradient.dlse * shifted).to(similarities.compute), "G": terms[-1]}
+            _lanes("class_terms_backward", similarities, problem, {**fields, **given, "dlogit": gradient.dlogit})
+
+    def _by_lanes(self, similarities: Similarities) -> bool:
+        return self.lanes_serve(similarities.proxies, similarities.X.dtype, similarities.compute)
 
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
         _epilogue("class_lse", chunk, problem, vars(sums))
 
     def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
         _epilogue("class_lse_backward", chunk, problem, vars(upstream))
+
+
+def _room_of_terms(similarities: Similarities, problem: ClassProblem, request: Request) -> LaneTerms:
+    """Memory for what the wanted gradients take."""
+    X, (embeddings, proxies) = similarities.X, request.want
+    (B, D), H, entries = X.shape, problem.centers, problem.labels.labels.numel()
+    kept = min(similarities.count, bytes_to_save(X.device) // (B * X.itemsize)) if proxies else 0
+    E = reused_matrix(similarities.proxies, "terms", (kept, B), X.dtype)
+    inverse_norm = X.new_empty(similarities.count if proxies else 0)
+    slopes = X.new_empty((entries if embeddings or proxies else 0, H))
+    return LaneTerms(E, inverse_norm, slopes, X.new_empty((entries if embeddings else 0, D)), X.new_empty(0))
+
+
+def _fields(terms: LaneTerms) -> dict[str, Any]:
+    """The memory of a sweep by lanes, as the native module takes it."""
+    fields = terms._asdict()
+    del fields["G"]
+    return {**{name: tensor if tensor.numel() else None for name, tensor in fields.items()}, "kept": len(terms.E)}
+
+
+def _lanes(name: str, similarities: Similarities, problem: ClassProblem, given: Mapping[str, Any]) -> None:
+    """One call of the native module: each thread of the CPU takes chunks of classes on its own."""
+    if call(name, problem, (0, similarities.count // problem.centers), given, **similarities.native_fields()):
+        similarities.check_proxy_gradients()
 
 
 def _epilogue(name: str, chunk: Chunk, problem: ClassProblem, tensors: Mapping[str, Tensor]) -> None:
@@ -121,7 +186,7 @@ def call(
     name: str,
     problem: ClassProblem,
     classes: tuple[int, int],
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Any],
     S: Tensor | None = None,
     scale: Tensor | None = None,
     **arguments: Any,
@@ -170,6 +235,13 @@ class TritonClasses(TritonRows, ClassBackend):
             )
             add_slices(partials, sums)
 
+    def sweep(self, similarities: Similarities, problem: ClassProblem, sums: ClassSums, request: Request) -> Saved:
+        """Without gradients all classes in one launch, where that serves."""
+        if request.graded or not fused_forward_serves(similarities.X, problem):
+            return super().sweep(similarities, problem, sums, request)
+        fused_forward(similarities.X, similarities.proxies, problem, sums)
+        return ()
+
     def complete_terms(
         self, similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
     ) -> tuple[Tensor, Tensor]:
@@ -196,7 +268,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 column_stride=P.stride(1),
                 X_row_stride=X.stride(0),
                 X_column_stride=X.stride(1),
-                most=saved_terms.largest_sum(len(E)),
+                most=sweep.largest_sum(len(E)),
                 **parameters,
             )
         return factor, weighted
@@ -312,3 +384,6 @@ def fused_launch(
         num_stages=2,
         input_precision=input_precision,
     )
+
+
+BACKENDS: dict[str, ClassBackend] = {"native": NativeClasses(), "triton": TritonClasses(), "eager": EagerClasses()}

@@ -1,27 +1,194 @@
-"""The two sweeps of the class log-sum-exp: one for its value, one that recomputes similarities to differentiate it.
+"""The class log-sum-exp: its logits, sums and saved terms, the interface of a backend, and both sweeps over the classes.
 
-Each is one call of the native module (lanes), one Triton launch (without gradients), or a loop over chunks.
+Where logits are within ±64, forward saves terms without a shift, as far as they fit, and backward has no product S:
+
+    E_cx = exp(logit_cx) · scale / |p_c|        f_x = dlse_x · exp(−lse_x)
+    dX = f ∘ (Eᵀ·P)                             dP = E·(f ∘ X), through the Jacobian of the normalisation
+
+where |p| is 1 if unit rows are multiplied. 6·B·C·D flops in all instead of 8. By lanes the first sweep makes Eᵀ·P, too,
+and what did not fit is made again (``csrc/classes/cpu_terms.h``); elsewhere backward takes both products, and writes
+the label's element of E: dlogit_x · scale / |p| / f_x.
 """
+
+import math
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.dispatch import without_autocast
-from robustdml_ops.backends.native_module import lanes_serve
-from robustdml_ops.engine.labels import ELSEWHERE
+from robustdml_ops.backends.dispatch import compute_dtype, product_dtype, without_autocast
+from robustdml_ops.engine.labels import ELSEWHERE, LabelSets
 from robustdml_ops.engine.proxy_update import ProxyUpdate
-from robustdml_ops.engine.similarity_chunks import Similarities, count_selected, gradients_without_samples
-from robustdml_ops.ops.classes.backends import (
-    EagerClasses,
-    NativeClasses,
-    TritonClasses,
-    call,
-    fused_forward,
-    fused_forward_serves,
+from robustdml_ops.engine.rows.backends import RowsBackend, rows_at
+from robustdml_ops.engine.rows.lengths import inverse_lengths
+from robustdml_ops.engine.similarity_chunks import (
+    Chunk,
+    Similarities,
+    Swept,
+    bytes_to_save,
+    count_selected,
+    gradients_without_samples,
 )
-from robustdml_ops.ops.classes.problem import ClassBackend, ClassProblem, ClassSums, ClassUpstream
 
-BACKENDS: dict[str, ClassBackend] = {"native": NativeClasses(), "triton": TritonClasses(), "eager": EagerClasses()}
+LARGEST_LOGIT = 64.0
+# What a sweep leaves for backward: E, or by lanes the tensors of LaneTerms, and the log-sum-exps in float64; or nothing.
+Saved = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class ClassProblem:
+    """The logits scale_k·s'_xk + bias_k, where s' pools the similarities with the H sub-centres of a class."""
+
+    labels: LabelSets
+    scale: Tensor  # () or (C,) compute dtype, contiguous
+    bias: Tensor | None  # (C,) compute dtype, contiguous; −inf: the class is masked
+    centers: int  # H
+    target_bias: float  # added to the logit of the label
+    pooling: str  # "none" (H = 1), "max" or "softmax"
+    gamma: float  # temperature of "softmax"
+    exclude_target: bool  # whether the sum leaves the label out
+    normalize: bool  # whether proxies are scaled to length 1
+    drop_above: Tensor | None = None  # (B,) compute dtype, contiguous: other classes than the label's above it are out
+
+    def classes(self, chunk: Chunk) -> tuple[int, int]:
+        """The first class of a chunk, which holds whole classes, and the one after its last."""
+        return chunk.first // self.centers, chunk.last // self.centers
+
+    def is_bounded(self) -> bool:
+        """Whether all logits are known to be within ±64, and their exponentials need no shift; reads values."""
+        if not self.normalize or not self.scale.numel():
+            return False
+        largest = float(self.scale.abs().max())
+        if self.bias is not None:
+            largest += float(self.bias.masked_fill(self.bias == -torch.inf, 0).abs().max())
+        return largest <= LARGEST_LOGIT
+
+    def swept(self, proxies: Tensor, selected: Tensor | None) -> Swept:
+        """The proxies, or their ``selected`` rows, as a sweep takes them."""
+        return Swept(proxies, selected=selected, normalize=self.normalize, together=self.centers)
+
+    def arguments(self, first: int, last: int) -> dict[str, Any]:
+        """Logits of the classes ``first:last`` as arguments of every backend's kernels; views keep the memory alive."""
+        return {
+            "scale": self.scale if self.scale.dim() == 0 else self.scale[first:last],
+            "scale_stride": self.scale.dim(),
+            "bias": None if self.bias is None else self.bias[first:last],
+            "gamma": float(self.gamma),
+            "drop_above": self.drop_above,
+        }
+
+    def places(self, first: int, last: int) -> tuple[Tensor, Tensor]:
+        """Place of every label among the classes ``first:last``, (K, B), and whether it is one of these."""
+        labels = self.labels.labels
+        place = labels.reshape(len(labels), self.labels.labels_each).t() - first
+        return place.clamp(0, last - first - 1), (place >= 0) & (place < last - first)
+
+
+@dataclass
+class ClassSums:
+    """Sums of the forward sweep: Σ exp(logit) over the classes that count but the labels', and the labels' logits."""
+
+    shift: Tensor  # (B,) float64 in/out: largest logit so far; −inf: none yet
+    total: Tensor  # (B,) float64 in/out: Σ exp(logit − shift) so far
+    target: Tensor  # (B,) or (B, K) compute dtype out: scale·s' + bias of the labels, once their chunks have passed
+
+
+@dataclass(frozen=True)
+class ClassUpstream:
+    """Inputs of the backward sweep for each sample, (B,) in the compute dtype, contiguous."""
+
+    lse: Tensor  # +inf where the sum is empty: exp(logit − lse) is 0 there
+    dlse: Tensor  # dL/dlse
+    dlogit: Tensor  # (B,) or (B, K): dL/dlogit of the labels, by way of lse and of target
+
+
+class ClassBackend(RowsBackend):
+    """Epilogues of the class log-sum-exp on one backend, and its sweeps: a loop over chunks, if it has no better."""
+
+    saves_terms = True  # whether class_lse() writes chunk.dS
+
+    def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
+        """Add the classes of ``chunk`` to ``sums``; exp(logit) · scale · chunk.scale in ``chunk.dS``, if it has one."""
+        raise NotImplementedError
+
+    def complete_terms(
+        self, similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
+    ) -> tuple[Tensor, Tensor]:
+        """Complete the terms that class_lse() wrote, see :func:`complete`."""
+        raise NotImplementedError
+
+    def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
+        """dL/dS in ``chunk.dS``, or in S where there is none."""
+        raise NotImplementedError
+
+    def sweep(self, similarities: Similarities, problem: ClassProblem, sums: ClassSums, request: "Request") -> Saved:
+        """Add all classes to ``sums``; what is saved for backward."""
+        if request.bounded and any(request.want) and self.saves_terms:
+            similarities.E = terms_buffer(similarities)
+        for chunk in similarities:
+            self.class_lse(chunk, problem, sums)
+        return () if similarities.E is None else (similarities.E,)
+
+    def sweep_backward(
+        self, similarities: Similarities, problem: ClassProblem, gradient: ClassUpstream, saved: Saved
+    ) -> None:
+        """Leave the gradients that ``similarities`` has room for there."""
+        if saved:
+            # By way of .data: autograd would refuse a second backward, which writes the labels' elements anew.
+            similarities.E = E = saved[0].data
+            similarities.X_inverse_norm, similarities.weighted = self.complete_terms(similarities, E, problem, gradient)
+        for chunk in similarities:
+            if not saved:
+                self.class_lse_backward(chunk, problem, gradient)
+            similarities.backward(chunk)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a sweep for the value is asked to leave for backward."""
+
+    want: tuple[bool, bool] = (False, False)  # gradients of embeddings and proxies that may be asked for
+    graded: bool = False  # whether any may be, be it by another sweep
+    bounded: bool = False  # whether one number tells that logits are within ±64: see bounded()
+
+
+def bounded(labels: Tensor, scale: float | Tensor, bias: Tensor | None, pooling: str, normalize: bool) -> bool:
+    """Whether classes have one proxy, samples one label, and logits are within ±64; no tensor's values are read."""
+    known = not isinstance(scale, Tensor) and abs(scale) <= LARGEST_LOGIT
+    return known and bias is None and pooling == "none" and normalize and labels.dim() == 1
+
+
+def largest_sum(classes: int) -> float:
+    """The largest log-sum-exp of classes without the label, whose logit a margin may take anywhere."""
+    return LARGEST_LOGIT + math.log(classes)
+
+
+def terms_buffer(similarities: Similarities) -> Tensor | None:
+    """Memory for E (C, B), operand type, if it fits into the device's budget."""
+    X, shape = similarities.X, (similarities.count, len(similarities.X))
+    if math.prod(shape) * X.itemsize > bytes_to_save(X.device):
+        return None
+    return X.new_empty(shape)
+
+
+def complete(
+    similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
+) -> tuple[Tensor, Tensor]:
+    """Write the labels' elements of E; returns f / |x| (B,), and f ∘ X (B, D), operand type, for X of length 1."""
+    # Where dlse is nearly 0 beside dlogit, f is as large as the label's quotient needs: others get at most 2⁻²⁴ of it.
+    least = 2.0**-24 * upstream.dlogit.abs() * upstream.lse.clamp(max=largest_sum(len(E))).neg().exp()
+    f = upstream.dlse * upstream.lse.neg().exp()
+    f = torch.where(f.abs() < least, least, f)
+    here, place = problem.labels.labels >= 0, problem.labels.labels.clamp(min=0)
+    own = upstream.dlogit / torch.where(f == 0, 1, f) * problem.scale
+    proxies, selected = similarities.proxies, similarities.selected
+    if similarities.as_they_are:
+        own *= inverse_lengths(rows_at(proxies, place if selected is None else selected[place]).to(own.dtype))
+    E.scatter_(0, place[None], torch.where(here, own.to(E.dtype), E.gather(0, place[None])))
+    inverse_norm = similarities.X_inverse_norm
+    unit = similarities.embeddings.to(f.dtype) * inverse_norm[:, None]
+    return f * inverse_norm, unit.mul_(f[:, None]).to(E.dtype)
 
 
 def class_sweep(
@@ -30,34 +197,32 @@ def class_sweep(
     problem: ClassProblem,
     backend: ClassBackend,
     operand: torch.dtype,
-    differentiable: bool,
+    request: Request,
     selected: Tensor | None = None,
-    E: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp over the classes (B,) and logits of the labels: 2·B·C·D flops; ``E`` (C, B) takes the terms."""
+) -> tuple[Tensor, Tensor, Saved]:
+    """Log-sum-exp over the classes (B,) and logits of the labels; what backward may take, as ``request`` says."""
     B, compute = len(embeddings), problem.scale.dtype
-    labels = problem.labels.labels
+    labels, saved = problem.labels.labels, ()
     shift = embeddings.new_full((B,), -torch.inf, dtype=torch.float64)
     sums = ClassSums(shift, torch.zeros_like(shift), embeddings.new_zeros(labels.shape, dtype=compute))
     if B and count_selected(proxies, selected):
         with without_autocast(embeddings.device):
-            similarities = Similarities(embeddings, problem.swept(proxies, selected), compute, operand, backend, E)
-            fused = isinstance(backend, TritonClasses) and not differentiable
-            if fused and fused_forward_serves(similarities.X, problem):
-                fused_forward(similarities.X, proxies, problem, sums)
-            elif isinstance(backend, NativeClasses) and lanes_serve(proxies, similarities.X.dtype, compute):
-                _sweep_by_lanes("class_sweep", similarities, problem, sums)
-            else:
-                for chunk in similarities:
-                    backend.class_lse(chunk, problem, sums)
+            similarities = Similarities(embeddings, problem.swept(proxies, selected), compute, operand, backend)
+            saved = backend.sweep(similarities, problem, sums, request)
     target = sums.target + problem.target_bias
     if problem.labels.elsewhere:
         target = target.masked_fill(labels == ELSEWHERE, -torch.inf)
-    lse = sums.shift + sums.total.log()  # −inf where no class counts
-    if not problem.exclude_target:
-        own = target.double()
-        lse = torch.logaddexp(lse, own if own.dim() == 1 else own.logsumexp(1))
-    return lse.to(compute), target
+    lse = with_labels(sums, target, problem)
+    return lse.to(compute), target, (*saved, lse) if saved else ()
+
+
+def with_labels(sums: ClassSums, target: Tensor, problem: ClassProblem) -> Tensor:
+    """Log-sum-exp (B,) float64 of the sums and of the labels, if these count; −inf where no class does."""
+    lse = sums.shift + sums.total.log()
+    if problem.exclude_target:
+        return lse
+    own = target.double()
+    return torch.logaddexp(lse, own if own.dim() == 1 else own.logsumexp(1))
 
 
 def class_sweep_backward(
@@ -70,9 +235,9 @@ def class_sweep_backward(
     operand: torch.dtype,
     want: tuple[bool, bool],
     update: ProxyUpdate | None = None,
-    E: Tensor | None = None,
+    saved: Saved = (),
 ) -> tuple[Tensor | None, Tensor | None]:
-    """dL/dembeddings, compute type, and dL/dproxies (C·H, D): 6·B·C·D flops, or 4 with the saved terms ``E``."""
+    """dL/dembeddings, compute type, and dL/dproxies (C·H, D): 6·B·C·D flops, or 4, or 2 with what was ``saved``."""
     selected, compute = None if update is None else update.rows, problem.scale.dtype
     if len(embeddings) == 0 or count_selected(proxies, selected) == 0:
         return gradients_without_samples(embeddings, proxies, compute, want, update)
@@ -80,31 +245,13 @@ def class_sweep_backward(
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
     dlogit = dtarget
     if not problem.exclude_target:
-        of_sample = (dlse, lse) if target.dim() == 1 else (dlse[:, None], lse[:, None])
-        dlogit = dtarget + of_sample[0] * (target - of_sample[1]).exp()
+        # The probability of a label may be 1 but for less than its logit's rounding.
+        exact = saved[-1].masked_fill(lse == torch.inf, torch.inf) if saved and lse.device.type == "cpu" else lse
+        of_sample = (dlse, exact) if target.dim() == 1 else (dlse[:, None], exact[:, None])
+        dlogit = (dtarget + of_sample[0] * (target - of_sample[1]).exp()).to(compute)
     gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous())
     with without_autocast(embeddings.device):
-        similarities = Similarities(embeddings, problem.swept(proxies, selected), compute, operand, backend, E)
+        similarities = Similarities(embeddings, problem.swept(proxies, selected), compute, operand, backend)
         similarities.want_gradients(*want, update)
-        if isinstance(backend, NativeClasses) and lanes_serve(proxies, similarities.X.dtype, compute):
-            _sweep_by_lanes("class_sweep_backward", similarities, problem, gradient)
-        elif E is not None:
-            # By way of .data: autograd would refuse a second backward, which writes the labels' elements anew.
-            similarities.X_inverse_norm, similarities.weighted = backend.complete_terms(
-                similarities, E.data, problem, gradient
-            )
-            for chunk in similarities:
-                similarities.backward(chunk)
-        else:
-            for chunk in similarities:
-                backend.class_lse_backward(chunk, problem, gradient)
-                similarities.backward(chunk)
+        backend.sweep_backward(similarities, problem, gradient, saved)
         return similarities.gradients()
-
-
-def _sweep_by_lanes(
-    name: str, similarities: Similarities, problem: ClassProblem, given: ClassSums | ClassUpstream
-) -> None:
-    """One call of the native module: each thread of the CPU takes chunks of classes on its own."""
-    if call(name, problem, (0, similarities.count // problem.centers), vars(given), **similarities.native_fields()):
-        similarities.check_proxy_gradients()
