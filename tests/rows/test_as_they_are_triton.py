@@ -11,7 +11,7 @@ from triton.runtime import interpreter
 from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.rows.backends import TritonRows
 from robustdml_ops.engine.similarity_chunks import Similarities
-from robustdml_ops.ops.anchor.backends import AnchorProblem, ConfidenceSets, Wanted
+from robustdml_ops.ops.anchor.backends import AnchorOptions, AnchorProblem, ConfidenceSets, Wanted
 from robustdml_ops.ops.anchor.sweep import BACKENDS as ANCHORS
 from robustdml_ops.ops.anchor.sweep import anchor_sweep
 from robustdml_ops.ops.classes.problem import ClassProblem
@@ -63,7 +63,8 @@ def anchors(sets, X, P, labels, backend, compute, operand, update=None):
     generator = torch.Generator().manual_seed(2)
     values = to(torch.rand(len(X), n, generator=generator, dtype=F64)) if sets == "confidences" else None
     of = LabelSets.of(labels) if values is None else ConfidenceSets(9.0, 0.5, values)
-    problem = AnchorProblem(8.0, bias, bias, to(torch.rand(n, generator=generator, dtype=F64)), of)
+    anchor_bias = to(torch.rand(n, generator=generator, dtype=F64))
+    problem = AnchorProblem(AnchorOptions(8.0, of), bias, bias, anchor_bias)
     upstream = to(torch.rand(n, generator=generator, dtype=F64)), to(0.3)
     want = Wanted(lse=True, embeddings=True, proxies=True, biases=update is None)
     result = anchor_sweep(X, P, problem, upstream, ANCHORS[backend], operand, want, update)
