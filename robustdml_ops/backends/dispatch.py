@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from robustdml_ops.backends import native_module, triton_device, trust
+from robustdml_ops.backends import native_module, self_check, triton_device
 from robustdml_ops.backends.cards import card
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def choose(table: Mapping[str, BackendT], backend: str | None, device: torch.dev
 def _refusal(table: Mapping[str, object], name: str, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why the backend can't serve, or None."""
     reason = UNAVAILABLE[name](device, dtype)
-    return trust.distrusted(table, name, device) if reason is None and device.type in trust.CHECKED else reason
+    return self_check.verdict(table, name, device) if reason is None and device.type in self_check.CHECKED else reason
 
 
 @cache

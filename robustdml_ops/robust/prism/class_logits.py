@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.triton_device import current, grid_of, launch
-from robustdml_ops.backends.trust import add_room
 from robustdml_ops.engine.shards import ClassBuffers
-from robustdml_ops.ops.self_check import Inputs, cases
+from robustdml_ops.ops.self_check_cases import Inputs, Ops, register_cases
 from robustdml_ops.ops.vmf.fit import fit_classes
 from robustdml_ops.ops.vmf.problem import Fitted
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
@@ -178,5 +177,5 @@ def _written(inputs: Inputs, backend: str) -> list[Tensor]:
     return [first, scale, bias, kappa, log_peak]
 
 
-_WRITE = {"class_logits": _written}
-add_room("class_logits", LOGIT_WRITERS, cases(_WRITE, _WRITE, {}))
+_WRITE: Ops = {"class_logits": _written}
+register_cases("class_logits", LOGIT_WRITERS, _WRITE, _WRITE, {})
