@@ -140,6 +140,16 @@ def test_the_cpu_is_not_checked(monkeypatch):
     assert dispatch.choose(BACKENDS, "native", CPU, F32) is NATIVE
 
 
+def test_a_wrong_step_of_a_loss_is_found(monkeypatch):
+    """Of which all ops may be right, as where a plan has kernels of its own."""
+    right = losses.ProxyAnchorLoss.forward
+    wrong = lambda self, *inputs: right(self, *inputs) * (2 if self.backend == "native" else 1)  # noqa: E731
+    monkeypatch.setattr(losses.ProxyAnchorLoss, "forward", wrong)
+    primitive = next(one for one in self_check.PRIMITIVES.values() if one.name == "anchor_steps")
+    with pytest.raises(RuntimeError, match=r"in ProxyAnchorLoss: its error is 1\.0e\+00"):
+        dispatch.choose(primitive.backends, "native", CPU, F32)
+
+
 @pytest.mark.nightly
 def test_every_primitive_of_the_native_module_passes(cuda_device):
     """CUDA's kernels, run by the emulation where there is no card."""
