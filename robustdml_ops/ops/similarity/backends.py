@@ -99,20 +99,8 @@ class TritonSimilarity(TritonRows, SimilarityBackend):
         parameters = similarity_launch(D, operand, input_precision, vectors)
         programs = grid_of(B, parameters["BLOCK_B"])[0] * grid_of(C, parameters["BLOCK_C"])[0]
         with current(S):
-            kernel[(programs,)](
-                X=X,
-                P=P,
-                S=S,
-                B=B,
-                C=C,
-                X_row_stride=X.stride(0),
-                X_column_stride=X.stride(1),
-                P_row_stride=P.stride(0),
-                P_column_stride=P.stride(1),
-                D=D,
-                OPERAND=getattr(tl, str(operand).removeprefix("torch.")),
-                **parameters,
-            )
+            OPERAND = getattr(tl, str(operand).removeprefix("torch."))
+            kernel[(programs,)](X, P, S, B, C, *X.stride(), *P.stride(), D, OPERAND, **parameters)
         return True
 
 
