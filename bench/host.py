@@ -153,8 +153,8 @@ def threads(count: int) -> Iterator[None]:
 
 def measured(kinds: list[str]) -> dict[str, Any]:
     """Machine, versions, commit and rows."""
-    rows = [each for kind in kinds for each in on_cpu(kind)]
     facts = machine()
+    rows = [each for kind in kinds for each in on_cpu(kind)]
     with threads(1):  # nothing of the host's part is parallel
         rows += [thin(), *(each for kind in kinds for each in on_gpu(kind))]
     sizes = {"cpu": f"B={CPU.B} C={CPU.C} D={CPU.D}", "gpu": f"B={GPU.B} C={GPU.C} D={GPU.D}"}
