@@ -12,7 +12,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from typing import Any
 import torch
 
 from .counts import counted, stand_ins
-from .families import FAMILIES, PLAIN, assert_same
-from .pair_workloads import PairShape, PairWorkload
+from .families import PLAIN, assert_same
+from .pair_workloads import workload_of
 from .shapes import Shape
 from .suite import markdown
 from .thin_path import thin_step
@@ -30,7 +29,8 @@ from .workloads import Workload
 STORED = Path(__file__).parent / "results" / "host.json"
 RIVALS = ("pml", "torch", "compile")
 TURNS, EACH, WARM = 15, 20, 3  # blocks of a contender, its timed steps in a block, and those before them
-THIN, MORE = "thin prototype", 8  # a step without a loss; further chunks
+LONGEST_S = 0.05  # of a block: of slow steps there are fewer
+THIN, PROTOTYPE, MORE = "thin prototype", "prototype", 8  # a step without a loss, and whose it is; further chunks
 COLUMNS = {
     "path": "path",
     "family": "loss",
@@ -53,23 +53,7 @@ launches: of Triton's kernels, which do nothing here. files: of the library, ent
 CPU µs: of the calling thread. a chunk: CPU µs of each further chunk."""
 
 
-@dataclass(frozen=True)
-class Size:
-    """Batch, classes and embedding size of a path's steps."""
-
-    B: int
-    C: int
-    D: int
-
-    def workload(self, kind: str, chunks: int = 1) -> Workload | PairWorkload:
-        """Inputs of a family, of ``chunks`` times the classes, or samples of a batch."""
-        family, B = FAMILIES[kind], self.B * chunks
-        if family.classes:
-            return Workload(Shape(self.B, self.C * family.centers * chunks, self.D), "cpu")
-        return PairWorkload(PairShape(B, self.D, B if kind == "info-nce" else 0), "cpu")
-
-
-CPU, GPU = Size(128, 200, 64), Size(8, 64, 16)
+CPU, GPU = Shape(128, 200, 64), Shape(8, 64, 16)
 
 
 def medians(
@@ -82,10 +66,13 @@ def medians(
             with within.get(name, nullcontext)():
                 for _ in range(WARM):
                     step()
+                end = time.perf_counter() + LONGEST_S
                 for _ in range(EACH):
                     wall, thread = time.perf_counter(), time.thread_time()
                     step()
                     times[name].append((time.thread_time() - thread, time.perf_counter() - wall))
+                    if time.perf_counter() > end:
+                        break
     found = {
         name: [1e6 * statistics.median(column) for column in zip(*each, strict=True)] for name, each in times.items()
     }
@@ -105,7 +92,7 @@ def row(path: str, kind: str, who: str, step: Callable[[], object], launched: li
 
 def on_cpu(kind: str) -> list[dict[str, Any]]:
     """Ours and its rivals, whose values are compared first."""
-    workload = CPU.workload(kind)
+    workload = workload_of(kind, CPU)
     steps = {who: workload.contender(f"{who}/{kind}") for who in ("robustdml", *RIVALS)}
     for who in RIVALS:
         assert_same(steps[who](), steps["robustdml"]())
@@ -115,7 +102,7 @@ def on_cpu(kind: str) -> list[dict[str, Any]]:
 
 def on_gpu(kind: str) -> list[dict[str, Any]]:
     """Ours with launches that do nothing, in one chunk and in many; rivals on the same tensors of the CPU."""
-    sides = GPU.workload(kind), GPU.workload(kind, 1 + MORE)
+    sides = workload_of(kind, GPU), workload_of(kind, GPU, 1 + MORE)
     steps = {who: sides[0].contender(f"{who}/{kind}") for who in ("robustdml", *RIVALS)}
     for who in RIVALS:
         assert_same(steps[who](), steps["torch"]())
@@ -135,8 +122,8 @@ def on_gpu(kind: str) -> list[dict[str, Any]]:
 
 def thin() -> dict[str, Any]:
     """The prototype of the GPU's path, at the same size."""
-    step = thin_step(Shape(GPU.B, GPU.C, GPU.D))
-    found = row("gpu", THIN, "robustdml", step, []) | medians({THIN: step}, {})[THIN]
+    step = thin_step(GPU)
+    found = row("gpu", THIN, PROTOTYPE, step, []) | medians({THIN: step}, {})[THIN]
     return {**found, "launches": 5}
 
 
@@ -157,7 +144,7 @@ def measured(kinds: list[str]) -> dict[str, Any]:
     rows = [each for kind in kinds for each in on_cpu(kind)]
     with threads(1):  # nothing of the host's part is parallel
         rows += [thin(), *(each for kind in kinds for each in on_gpu(kind))]
-    sizes = {"cpu": f"B={CPU.B} C={CPU.C} D={CPU.D}", "gpu": f"B={GPU.B} C={GPU.C} D={GPU.D}"}
+    sizes = {"cpu": str(CPU), "gpu": str(GPU)}
     return {**facts, "command": "python -m bench.host", "sizes": sizes, "rows": rows}
 
 

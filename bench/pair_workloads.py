@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +16,8 @@ from . import rivals
 from .device import DEVICE
 from .families import FAMILIES, LIBRARIES
 from .memory import resident
-from .workloads import under_autocast
+from .shapes import Shape
+from .workloads import Workload, under_autocast
 
 MS = {"alpha": 2.0, "beta": 50.0, "base": 0.5}
 TOWERS = ("info-nce", "sigmoid")  # of a batch and another view of it, the bank
@@ -158,6 +159,14 @@ class PairWorkload:
             run(bank, of_bank)
 
         return step
+
+
+def workload_of(kind: str, shape: Shape, chunks: int = 1, device: str = "cpu") -> Workload | PairWorkload:
+    """Small inputs of a family: ``chunks`` times the classes of a shape; or times the samples, where there are none."""
+    family, B = FAMILIES[kind], shape.B * chunks
+    if family.classes:
+        return Workload(replace(shape, C=shape.C * family.centers * chunks), device)
+    return PairWorkload(PairShape(B, shape.D, B if kind in TOWERS else 0), device)
 
 
 def peak(name: str, shape: PairShape) -> dict[str, float]:

@@ -36,7 +36,7 @@ def on_gpu() -> str:
     """Calls and time of the host alone, launches doing nothing, beside others on the same tensors of the CPU."""
     lines = []
     for (path, family, who), row in rows().items():
-        if path == "gpu" and who == "robustdml":
+        if path == "gpu" and who in ("robustdml", "prototype"):
             counts = [str(row[name]) for name in ("functions", "builtins", "ops", "launches")]
             chunk = seconds(1e-6 * row["chunk_us"]) if "chunk_us" in row else ""
             found = [rows().get((path, family, other)) for other in OTHERS]
