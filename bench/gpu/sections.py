@@ -170,8 +170,9 @@ def timed(sheet: Sheet, family: str, who: str, shape: Shape, dtype: str) -> str:
     """A contender's row, with the relative distances of its value and gradients from ours."""
 
     def results(of: str) -> list[torch.Tensor]:
-        found = contenders.step(family, of, shape, dtype, sheet.device)()
-        return [each[:4096].clone() if each.dim() else each for each in found]
+        found = [each.detach() for each in contenders.step(family, of, shape, dtype, sheet.device)()]
+        by_rows = [each.t() if each.shape == (shape.D, shape.C) else each for each in found]
+        return [each[:4096].clone() if each.dim() else each for each in by_rows]
 
     def facts() -> dict[str, Any]:
         found = measure(contenders.step(family, who, shape, dtype, sheet.device), sheet.device)
