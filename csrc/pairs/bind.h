@@ -5,6 +5,7 @@
 #include "common/keywords.h"
 #include "optim/bind.h"
 #include "pairs/cpu.h"
+#include "pairs/cpu_step.h"
 #include "pairs/cpu_sweep.h"
 #include "pairs/cpu_symmetric.h"
 #include "pairs/cpu_tiles.h"
@@ -23,6 +24,9 @@ void bind_pair_problem(py::module_& m, const std::string& type, const std::strin
     define(m, name + suffix, py::overload_cast<const cpu::Pairs<T>&, const Problem&, int>(cpu::pair_sums<T>),
            "chunk", "problem", "threads");
     define(m, name + "_symmetric" + suffix, cpu::pair_symmetric<T, Problem>, "whole", "problem", "batch");
+    define(m, name + "_step" + suffix, cpu::pair_step<T, Problem>, "step", "problem", "X", "candidates",
+           "labels", "candidate_labels", "weights", "logit_scale", "logit_bias", "dX", "dcandidates",
+           "dlogit_scale", "dlogit_bias", "loss");
 #if defined(ROBUSTDML_CUDA)
     define(m, name + "_cuda" + suffix,
            py::overload_cast<const cuda::Pairs<T>&, const Problem&, std::uintptr_t>(cuda::pair_sums<T>),
@@ -35,6 +39,7 @@ void bind_pairs_of(py::module_& m, const std::string& suffix) {
     define_struct<cpu::Pairs<T>>(m, "PairChunk" + suffix);
     define_struct<cpu::Sweep<T>>(m, "Sweep" + suffix);
     define_struct<cpu::Batch<T>>(m, "Batch" + suffix);
+    define_struct<cpu::PairStep<T>>(m, "PairStep" + suffix);
     define_struct<cpu::ContrastTiles<T>>(m, "ContrastTiles" + suffix);
 #if defined(ROBUSTDML_CUDA)
     define_struct<cuda::Pairs<T>>(m, "PairChunk_cuda" + suffix);

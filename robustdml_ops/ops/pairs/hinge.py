@@ -6,7 +6,7 @@
 d = √(2 − 2s) is the distance of unit vectors. An offset can be added to each term above 0.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -136,9 +136,17 @@ def _problem(
     sets: PairSets, numbers: tuple[float, float, float, float], distance: str, average: bool
 ) -> PairHingeProblem:
     """The problem of checked arguments, its margins those of s or of −d."""
-    names = ("positive_margin", "negative_margin", "positive_offset", "negative_offset")
-    check_finite_numbers(**dict(zip(names, numbers, strict=True)))
+    return PairHingeProblem(sets, **hinge_numbers(*numbers, distance), average=average)
+
+
+def hinge_numbers(
+    positive_margin: float, negative_margin: float, positive_offset: float, negative_offset: float, distance: str
+) -> dict[str, Any]:
+    """Checked numbers of the hinges, the margins those of s or of −d."""
+    offsets = {"positive_offset": positive_offset, "negative_offset": negative_offset}
+    check_finite_numbers(positive_margin=positive_margin, negative_margin=negative_margin, **offsets)
     check_choice(DISTANCES, distance=distance)
     euclidean = distance == "euclidean"
     sign = -1 if euclidean else 1
-    return PairHingeProblem(sets, sign * numbers[0], sign * numbers[1], *numbers[2:], euclidean, average)
+    margins = {"positive_margin": sign * positive_margin, "negative_margin": sign * negative_margin}
+    return {**margins, **offsets, "euclidean": euclidean}

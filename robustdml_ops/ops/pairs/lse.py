@@ -9,6 +9,7 @@ gradients take one sweep over the anchors.
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from robustdml_ops.engine.validation import check_finite_numbers, check_same_device, check_steepness, check_vector
@@ -152,8 +153,7 @@ def _problem(
     candidate_weights: Tensor | None,
 ) -> PairLSEProblem:
     """The problem of checked arguments."""
-    check_finite_numbers(base=base, epsilon=0.0 if epsilon is None else epsilon)
-    check_steepness(pair_dtype(embeddings, candidates), alpha=alpha, beta=beta)
+    check_lse_numbers(pair_dtype(embeddings, candidates), alpha, beta, base, epsilon)
     if candidate_weights is not None:
         check_vector("candidate_weights", candidate_weights, len(sets.candidate_labels))
         check_same_device(embeddings=embeddings, candidate_weights=candidate_weights)
@@ -162,3 +162,9 @@ def _problem(
         candidate_weights = candidate_weights.to(pair_dtype(embeddings, candidates)).contiguous()
         check_weights(candidate_weights=candidate_weights)
     return PairLSEProblem(sets, alpha, beta, base, epsilon, candidate_weights)
+
+
+def check_lse_numbers(dtype: torch.dtype, alpha: float, beta: float, base: float, epsilon: float | None) -> None:
+    """Numbers of the log-sum-exps that ``dtype`` serves."""
+    check_finite_numbers(base=base, epsilon=0.0 if epsilon is None else epsilon)
+    check_steepness(dtype, alpha=alpha, beta=beta)

@@ -32,6 +32,8 @@ _ELEMENT = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64
 class NativePairs(NativeRows, PairBackend):
     """On the CPU and on CUDA devices."""
 
+    has_lanes = True
+
     def pair_sums(self, chunk: Chunk, problem: PairProblem, sums: PairSums) -> None:
         S, first, sets, sums = chunk.S, chunk.first, problem.sets, sums.of(chunk)
         settings = settings_of(problem, chunk.V, sums, first)
@@ -134,6 +136,11 @@ def sweep_by_lanes(
 _S_BYTES = 40 << 20
 
 
+def tile_bytes(n: int, m: int, dtype: torch.dtype) -> int:
+    """Memory for tiles of S (n, m)."""
+    return _S_BYTES if n * m * dtype.itemsize <= 20 * _S_BYTES else 0
+
+
 class TiledSide(NamedTuple):
     """One matrix of a contrast by tiles."""
 
@@ -151,7 +158,7 @@ def contrast_by_tiles(
 ) -> list[TiledSide]:
     """Losses of a batch with itself, or of two sides over each other, and all gradients; empty if tiles don't serve."""
     backend, dtype, operand = arithmetic
-    if not isinstance(backend, NativePairs) or not whole_matrices_serve(matrices[0], dtype, operand):
+    if not backend.has_lanes or not whole_matrices_serve(matrices[0], dtype, operand):
         return []
     suffix, sides, native, sets = module.SUFFIX[dtype], [], [], problem.sets
     for rows, side_sets, side_sums, wanted in zip(matrices, (sets, sets.turned()), sums, want, strict=False):
@@ -170,7 +177,7 @@ def contrast_by_tiles(
         dX=module.address(sides[0].dX),
         dothers=module.address(sides[-1].dX),
         alone=len(sides) == 1,
-        S_bytes=_S_BYTES if sides[0].X.shape[0] * sides[-1].X.shape[0] * dtype.itemsize <= 20 * _S_BYTES else 0,
+        S_bytes=tile_bytes(len(sides[0].X), len(sides[-1].X), dtype),
         threads=torch.get_num_threads(),
     )
     getattr(module.library, f"pair_contrast_tiles_{suffix}")(native[0], native[-1], settings, tiles)

@@ -74,12 +74,17 @@ class PairLSEProblem:
     kind = "pair_lse"  # name of its epilogues
     counts = False  # whether a chunk has counts
     average = False
+    form = ""
 
     def needs_row_max(self, dtype: torch.dtype) -> bool:
         """Whether an exponent can overflow, so that rows are shifted by their maximum, as in the anchor log-sum-exp."""
-        largest = max(self.alpha * (1 + self.base), self.beta * (1 - self.base), 0.0)
-        largest_exponent = 85.0 if dtype == torch.float32 else 700.0
-        return largest + math.log(max(1, len(self.sets.candidate_labels))) > largest_exponent
+        return needs_row_max(self.alpha, self.beta, self.base, len(self.sets.candidate_labels), dtype)
+
+
+def needs_row_max(alpha: float, beta: float, base: float, m: int, dtype: torch.dtype) -> bool:
+    """Whether a sum over ``m`` candidates can overflow without a shift."""
+    largest = max(alpha * (1 + base), beta * (1 - base), 0.0)
+    return largest + math.log(max(1, m)) > (85.0 if dtype == torch.float32 else 700.0)
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,7 @@ class PairHingeProblem:
 
     kind = "pair_hinge"
     counts = True
+    form = ""
 
     @property
     def margins(self) -> dict[str, float]:
@@ -149,10 +155,14 @@ class DistanceLimits(NamedTuple):
     @classmethod
     def of(cls, operand: Tensor) -> "DistanceLimits":
         """The limits for products of ``operand``; PyTorch may be set to round those of float32."""
-        if operand.dtype == torch.float64:
-            return _FLOAT64
-        exact = operand.dtype == torch.float32 and exact_float32_products(operand.device)
-        return _FLOAT32 if exact else _COARSE
+        exact = operand.dtype == torch.float64
+        exact |= operand.dtype == torch.float32 and exact_float32_products(operand.device)
+        return cls.exact(operand.dtype) if exact else _COARSE
+
+    @classmethod
+    def exact(cls, dtype: torch.dtype) -> "DistanceLimits":
+        """The limits for products with all digits of their operands."""
+        return _FLOAT64 if dtype == torch.float64 else _FLOAT32
 
 
 _FLOAT64 = DistanceLimits(2.0**-8, 2.0**-50)
@@ -183,6 +193,9 @@ class PairSums:
 
 class PairBackend(RowsBackend):
     """Epilogues of the sums of pairs on one backend."""
+
+    # Whether it has lanes, tiles and whole steps on the CPU, where its epilogues scale candidates.
+    has_lanes = False
 
     def pair_sums(self, chunk: Chunk, problem: PairProblem, sums: PairSums) -> None:
         """The epilogue of one chunk: its results into ``sums`` of all anchors; dL/dS into ``dS``, or S without one."""

@@ -84,13 +84,13 @@ def pair_sweep(
     want: tuple[bool, ...] = (False, False),
 ) -> PairResult:
     """Sums of every anchor, and gradients as ``want`` says: of anchors, candidates, coefficients; 6·n·m·D flops."""
-    others, (backend, dtype, operand) = anchors if candidates is None else candidates, arithmetic
-    native = isinstance(backend, NativePairs)
-    n, D = anchors.shape
-    symmetric = candidates is None and n <= chunk_rows(n, n + 2 * D, anchors.device, n * backend.temporaries)
-    tiles = candidates is None and isinstance(problem, PairContrastProblem) and tiles_pay(problem.form, anchors)
-    symmetric_lanes = symmetric and not tiles and native and whole_matrices_serve(anchors, dtype, operand)
-    if isinstance(problem, PairHingeProblem) and problem.average and not symmetric:
+    others, (backend, dtype, operand), n = anchors if candidates is None else candidates, arithmetic, len(anchors)
+    rows = _given_rows(problem, anchors, others, dtype)
+    if rows is not None:
+        anchors, others = rows
+        candidates = None if candidates is None else others
+    way = way_of(anchors, candidates, arithmetic, problem.kind, problem.form)
+    if isinstance(problem, PairHingeProblem) and problem.average and way != "batch":
         plain = replace(problem, average=False)
         return _averaged(partial(pair_sweep, anchors, candidates, plain, arithmetic=arithmetic), upstream, want)
     new = anchors.new_zeros
@@ -105,29 +105,44 @@ def pair_sweep(
         result.dcandidates = new(others.shape, dtype=dtype) if want_candidates and candidates is not None else None
         return result
     factors = upstream if any(want) else None
-    rows = _given_rows(problem, anchors, others, dtype)
-    if rows is not None:
-        anchors, others = rows
     with without_autocast(anchors.device):
         sums = PairSums(factors, result.positive, result.negative, result.counts, rows, result.by_anchor)
-        if tiles and isinstance(problem, PairContrastProblem):
+        if way == "tiles" and isinstance(problem, PairContrastProblem):
             sides = contrast_by_tiles((anchors,), problem, (sums,), arithmetic, (want_anchors,))
             if sides:
                 result.danchors = sides[0].dX
                 return result
-        if symmetric:
-            result.danchors = _symmetric(anchors, problem, sums, arithmetic, symmetric_lanes)
+            way = way_of(anchors, None, arithmetic, problem.kind)
+        if way == "batch":
+            result.danchors = _symmetric(anchors, problem, sums, arithmetic)
             return result.divided(result.terms) if problem.average else result
-        by_lanes = native and candidates is not None and lanes_serve(others, operand, dtype)
-        if by_lanes and isinstance(problem, PairHingeProblem):
+        if way == "candidates":
             similarities = Similarities(anchors, Swept(others, "candidates"), dtype, operand, backend)
             result.candidate_scale = anchors.new_empty(len(others), dtype=dtype)
             similarities.want_gradients(want_anchors, want_candidates)
             sweep_by_lanes(similarities, problem, sums, result.candidate_scale)
             result.danchors, result.dcandidates = similarities.gradients()
             return result
-        candidates = None if candidates is None else others
-        return _in_chunks(anchors, candidates, problem, sums, result, arithmetic, (want_anchors, want_candidates))
+        want = (want_anchors, want_candidates)
+        return _in_chunks(anchors, candidates, problem, sums, result, arithmetic, want, by_lanes=way == "anchors")
+
+
+def way_of(anchors: Tensor, candidates: Tensor | None, arithmetic: Arithmetic, kind: str, form: str = "") -> str:
+    """How a sweep goes: the whole "batch" at once, by "tiles", by lanes of "anchors" or "candidates", or by "chunks".
+
+    ``kind`` and ``form`` are the problem's; a ``form`` of a contrast allows tiles.
+    """
+    others, (backend, dtype, operand), (n, D) = anchors if candidates is None else candidates, arithmetic, anchors.shape
+    whole = backend.has_lanes and whole_matrices_serve(anchors, dtype, operand)
+    if whole and (form == "both" if candidates is not None else tiles_pay(form, anchors)):
+        return "tiles"
+    if candidates is None and n <= chunk_rows(n, n + 2 * D, anchors.device, n * backend.temporaries):
+        return "batch"
+    if not backend.has_lanes:
+        return "chunks"
+    if kind == "pair_hinge":
+        return "candidates" if candidates is not None and lanes_serve(others, operand, dtype) else "chunks"
+    return "anchors" if rows_fit_lanes(others) and lanes_serve(anchors.to(dtype), operand, dtype) else "chunks"
 
 
 def _averaged(
@@ -150,15 +165,13 @@ def _in_chunks(
     result: PairResult,
     arithmetic: Arithmetic,
     want: tuple[bool, bool],
+    by_lanes: bool,
 ) -> PairResult:
     """Chunks of anchors against all candidates. Fills ``sums``, and adds to ``result`` what ``want`` says."""
     others, (backend, dtype, operand) = anchors if candidates is None else candidates, arithmetic
-    native = isinstance(backend, NativePairs)
     # The anchors' gradient joins the candidates' in the compute type: half precision is rounded once, at the end.
     name, swept = "embeddings" if candidates is None else "candidates", Swept(anchors.to(dtype), "embeddings")
-    by_lanes = native and rows_fit_lanes(others) and lanes_serve(swept.proxies, operand, dtype)
-    by_lanes = by_lanes and not isinstance(problem, PairHingeProblem)
-    as_they_are = native and not by_lanes
+    as_they_are = backend.has_lanes and not by_lanes
     similarities = Similarities(others, swept, dtype, operand, backend, name=name, as_they_are=as_they_are)
     result.candidate_scale = similarities.X_inverse_norm
     # In the loop a batch with itself has one gradient, of its rows on either side.
@@ -236,7 +249,9 @@ def both_ways(
 def tiles_pay(form: str, anchors: Tensor) -> bool:
     """Whether a batch goes over half of S by tiles: "each" looks at tiles once more, which short rows do not pay."""
     n, D = anchors.shape
-    return form != "sigmoid" and n > _WHOLE and (form != "each" or n * D >= _EACH_PAYS or n >= _EACH_FITS)
+    if form == "each":
+        return n > _WHOLE and (n * D >= _EACH_PAYS or n >= _EACH_FITS)
+    return form in ("outside", "inside") and n > _WHOLE
 
 
 def _add_anchors(similarities: Similarities, chunk: Chunk) -> None:
@@ -255,13 +270,13 @@ def _symmetric(
     problem: PairProblem,
     sums: PairSums,
     arithmetic: Arithmetic,
-    by_lanes: bool,
 ) -> Tensor | None:
     """A batch with itself, whose S is one chunk and symmetric: two products do for three. Fills ``sums``.
 
     A row is an anchor in its row of dS and a candidate in its column: dL/dU = (dS + dSᵀ)·U, through one Jacobian.
     """
     (n, D), (backend, dtype, operand), new = anchors.shape, arithmetic, anchors.new_empty
+    by_lanes = backend.has_lanes and whole_matrices_serve(anchors, dtype, operand)
     U, inverse_norm = new((n, D), dtype=operand), new(n, dtype=dtype)
     short = backend.normalize_rows(anchors, U, inverse_norm)
     S = new((n, n), dtype=dtype)

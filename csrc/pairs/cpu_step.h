@@ -1,0 +1,95 @@
+// A step of a loss on pairs on the CPU, from embeddings and labels to the loss and all gradients, in one
+// call:
+//
+//     L = 1/N sum_i w_i (positive_i / positive_divisor + negative_i / negative_divisor)
+#pragma once
+
+#include "common/cpu/product.h"
+#include "pairs/cpu.h"
+
+namespace robustdml::cpu {
+
+// The sweep that makes the sums.
+enum class PairWay : std::int64_t {
+    batch,       // pair_symmetric, of a batch with itself
+    tiles,       // pair_contrast_tiles
+    anchors,     // pair_sweep
+    candidates,  // pair_hinge_sweep
+};
+
+// N, at least 1.
+enum class Divisor : std::int64_t {
+    samples,  // all samples
+    present,  // those whose weight is not 0
+    terms,    // of hinges, each side its own: terms above 0
+    above,    // losses above 0; without a negative pair the loss is 0
+    pairs,    // positive pairs
+};
+
+// What all steps of one signature have in common.
+template <class T>
+struct PairStep {
+    Gemm<T> gemm;
+    SetThreads set_threads;
+    std::int64_t n;           // anchors
+    std::int64_t m;           // candidates
+    std::int64_t D;           // columns
+    std::int64_t way;         // a PairWay
+    std::int64_t chunk_rows;  // of lanes
+    std::int64_t S_bytes;     // of tiles
+    std::int64_t divisor;     // a Divisor
+    double positive_divisor;
+    double negative_divisor;
+    double scale;              // of a contrast: logits are scale s + bias, where none are learnt
+    bool itself;               // candidate i is anchor i, or another view of it
+    bool both_sides;           // of tiles: each candidate has a loss over the anchors, too
+    bool bool_weights;         // weights are truth values, else of type T
+    bool candidate_weights;    // weights are those of the candidates, too
+    bool absent_zero_weights;  // a sample of weight 0 is in no set
+    bool has_ignored;          // samples and candidates of label `ignored` are in no set, and have weight 0
+    std::int64_t ignored;
+    int threads;
+
+    static constexpr auto fields() {
+        return std::tuple{
+            field("gemm", &PairStep::gemm),
+            field("set_threads", &PairStep::set_threads),
+            field("n", &PairStep::n),
+            field("m", &PairStep::m),
+            field("D", &PairStep::D),
+            field("way", &PairStep::way),
+            field("chunk_rows", &PairStep::chunk_rows),
+            field("S_bytes", &PairStep::S_bytes),
+            field("divisor", &PairStep::divisor),
+            field("positive_divisor", &PairStep::positive_divisor),
+            field("negative_divisor", &PairStep::negative_divisor),
+            field("scale", &PairStep::scale),
+            field("itself", &PairStep::itself),
+            field("both_sides", &PairStep::both_sides),
+            field("bool_weights", &PairStep::bool_weights),
+            field("candidate_weights", &PairStep::candidate_weights),
+            field("absent_zero_weights", &PairStep::absent_zero_weights),
+            field("has_ignored", &PairStep::has_ignored),
+            field("ignored", &PairStep::ignored),
+            field("threads", &PairStep::threads),
+        };
+    }
+};
+
+// `problem` without addresses. False where a value needs another way or an error, which that way has.
+template <class T, class Problem>
+bool pair_step(const PairStep<T>& step, const Problem& problem,
+               const T* X,                            // (n, D) in
+               const T* candidates,                   // (m, D) in; null: the anchors
+               const std::int64_t* labels,            // (n,) in; null: i
+               const std::int64_t* candidate_labels,  // (m,) in; null: those of the anchors
+               const void* weights,                   // (n,) in; null: 1
+               const T* logit_scale,                  // () in: logarithm of the scale; null: step.scale
+               const T* logit_bias,                   // () in; null: 0
+               T* dX,                                 // (n, D) out, or null; as all below
+               T* dcandidates,                        // (m, D) out
+               T* dlogit_scale,                       // () out
+               T* dlogit_bias,                        // () out
+               T* loss);                              // () out, never null
+
+}  // namespace robustdml::cpu
