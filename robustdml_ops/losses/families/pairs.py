@@ -65,7 +65,7 @@ class PairFamilyLoss(MetricLoss):
     def _pair_plan(self, tensors: Sequence[Any]) -> PairPlan | None:
         """The plan of one native call."""
         labels, ref_labels, _, label_weights = tensors[4:]
-        if labels is None or label_weights is not None or not self._is_plain():
+        if labels is None or label_weights is not None or not self._is_plain(tensors):
             return None
         kept = copy.copy(self)
         kept.__dict__["_plans"] = None
@@ -73,10 +73,10 @@ class PairFamilyLoss(MetricLoss):
         general = partial(_of_tensors, kept)
         return pair_plan(formula, tensors[:7], self.backend, itself=ref_labels is None, general=general)
 
-    def _is_plain(self) -> bool:
-        # The plan knows which label to ignore.
-        regularized = self.embedding_regularizer is not None
-        return self.reduction == "mean" and not self.shards.divided and not regularized and self.is_fused()
+    def _is_plain(self, tensors: Sequence[Any]) -> bool:
+        # A plan knows which label to ignore.
+        plain = self.reduction == "mean" and self.embedding_regularizer is None and not self.shards.divided
+        return plain and self.is_fused()
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
         """The mean loss of these tensors of a signature."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.dispatch import choose
-from robustdml_ops.engine.plan import Plan, Results
+from robustdml_ops.engine.plan import Plan, Results, native_weights_serve
 from robustdml_ops.ops.pairs.native import tile_bytes
 from robustdml_ops.ops.pairs.problem import FORMS, Arithmetic, DistanceLimits, needs_row_max
 from robustdml_ops.ops.pairs.sweep import BACKENDS, way_of
@@ -57,7 +57,9 @@ class PairPlan(Plan):
 
         Tensors: anchors, candidates, logarithm of the scale, bias, labels, labels of candidates, weights; some None.
         """
-        loss = tensors[0].new_empty(())
+        loss, weights = tensors[0].new_empty(()), tensors[6]
+        if weights is not None and weights.dtype not in (loss.dtype, torch.bool):
+            tensors = (*tensors[:6], weights.to(loss.dtype))
         gradients = [torch.empty_like(t) if wanted else None for t, wanted in zip(tensors, self.wanted, strict=False)]
         X, candidates, scale, bias, labels, candidate_labels, weights, *places = [
             0 if tensor is None else tensor.data_ptr() for tensor in (*tensors[:7], *gradients, loss)
@@ -174,7 +176,4 @@ def _are_read(*tensors: Any) -> bool:
     for one, rows in ((labels, X), (candidate_labels, others)):
         if one is not None and (one.dtype != torch.int64 or one.shape != rows.shape[:1]):
             return False
-    if weights is None:
-        return True
-    constant = weights.dtype in (X.dtype, torch.bool) and not weights.requires_grad
-    return constant and weights.shape == X.shape[:1]
+    return native_weights_serve(weights, X)
