@@ -58,7 +58,7 @@ SMALL_CHUNKS = (
     "ops.pairs.sweep.chunk_rows",
     "ops.anchor.sweep.cache_rows",
     "ops.classes.second_derivative.cache_rows",
-    "ops.pairs.second_derivative.cache_rows",
+    "ops.pairs.eager.cache_rows",
 )
 
 

@@ -14,8 +14,8 @@ from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import listed_hinge
 from robustdml_ops.losses.peer.package import SubLosses, peer_reducers, reducer_of
 from robustdml_ops.ops import PairHinge, pair_hinge, pair_hinge_sum
+from robustdml_ops.ops.pairs import hinge_numbers
 from robustdml_ops.ops.pairs.autograd import pair_dtype
-from robustdml_ops.ops.pairs.hinge import hinge_numbers
 from robustdml_ops.ops.pairs.plan import PairFormula
 
 

@@ -10,7 +10,7 @@ from robustdml_ops.engine.validation import check_choice, check_finite_numbers
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
-from robustdml_ops.ops.pairs.hinge import hinge_numbers
+from robustdml_ops.ops.pairs import hinge_numbers
 from robustdml_ops.ops.pairs.plan import BatchAndBankPlan, PairFormula, alone
 
 

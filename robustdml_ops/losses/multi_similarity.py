@@ -13,7 +13,7 @@ from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import listed_lse
 from robustdml_ops.losses.peer.package import named
 from robustdml_ops.ops import PairLSE, pair_lse, pair_lse_sum
-from robustdml_ops.ops.pairs.lse import check_lse_numbers
+from robustdml_ops.ops.pairs import check_lse_numbers
 from robustdml_ops.ops.pairs.plan import PairFormula
 
 

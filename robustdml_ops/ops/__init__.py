@@ -9,8 +9,7 @@ from robustdml_ops.ops.classes import ClassLSE, class_lse
 from robustdml_ops.ops.lambert_w import confidence, lambertw, superloss
 from robustdml_ops.ops.otsu import otsu_confidence, otsu_threshold
 from robustdml_ops.ops.otsu.backends import OtsuCut
-from robustdml_ops.ops.pairs.hinge import DISTANCES, PairHinge, pair_hinge, pair_hinge_sum
-from robustdml_ops.ops.pairs.lse import PairLSE, pair_lse, pair_lse_sum
+from robustdml_ops.ops.pairs import DISTANCES, PairHinge, PairLSE, pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
 from robustdml_ops.ops.self_paced import self_paced_descent, self_paced_sweep
 from robustdml_ops.ops.similarity import Nearest, nearest, similarity
 from robustdml_ops.ops.vmf import bessel_ratio, log_bessel_i, vmf_log_likelihood, vmf_log_normalizer, vmf_log_peak

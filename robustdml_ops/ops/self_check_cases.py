@@ -15,9 +15,7 @@ from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.rows.backends import BACKENDS as ROWS
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.ops import anchor, classes, lambert_w, otsu, vmf
-from robustdml_ops.ops.pairs.contrast import coefficients_of, pair_contrast
-from robustdml_ops.ops.pairs.hinge import pair_hinge, pair_hinge_sum
-from robustdml_ops.ops.pairs.lse import pair_lse
+from robustdml_ops.ops.pairs import coefficients_of, pair_contrast, pair_hinge, pair_hinge_sum, pair_lse
 from robustdml_ops.ops.pairs.sweep import BACKENDS as PAIRS
 from robustdml_ops.ops.similarity import nearest, similarity
 from robustdml_ops.ops.similarity.backends import BACKENDS as SIMILARITY

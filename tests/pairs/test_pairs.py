@@ -7,8 +7,8 @@ from python_ref import cosine_similarity, informative_pairs
 from python_ref.multi_similarity import multi_similarity_terms
 from python_ref.pairs import pair_sets
 from robustdml_ops.ops import ABSENT, pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
+from robustdml_ops.ops.pairs import pair_contrast
 from robustdml_ops.ops.pairs.autograd import pair_sweep_op
-from robustdml_ops.ops.pairs.contrast import pair_contrast
 from tests.nightly import nightly_but
 from tests.storages import Storages
 
