@@ -7,9 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "pairs/cpu_sweep.h"
-#include "pairs/cpu_symmetric.h"
-#include "pairs/cpu_tiles.h"
+#include "math/limits.h"
 
 namespace robustdml::cpu {
 namespace {
@@ -71,20 +69,20 @@ struct Labels {
 };
 
 template <class T>
-Labels labels_of(const PairStep<T>& step, const std::int64_t* labels, const std::int64_t* candidate_labels,
-                 const std::vector<T>& weights) {
+Labels labels_of(const PairShape<T>& shape, const PairFormula& formula, const std::int64_t* labels,
+                 const std::int64_t* candidate_labels, const std::vector<T>& weights) {
     constexpr std::int64_t absent = kAbsent<std::int64_t>;
-    std::vector<std::int64_t> all(step.n + (candidate_labels ? step.m : 0));
-    for (std::int64_t i = 0; i < step.n; ++i) {
-        const bool is_absent = weights[i] == T(0) && step.absent_zero_weights;
+    std::vector<std::int64_t> all(shape.n + (candidate_labels ? shape.m : 0));
+    for (std::int64_t i = 0; i < shape.n; ++i) {
+        const bool is_absent = weights[i] == T(0) && formula.absent_zero_weights;
         all[i] = is_absent ? absent : labels ? labels[i] : i;
     }
-    for (std::int64_t x = 0; candidate_labels && x < step.m; ++x)
-        all[step.n + x] =
-            step.has_ignored && candidate_labels[x] == step.ignored ? absent : candidate_labels[x];
-    Labels narrow{narrowed(all), step.n, step.m, nullptr, nullptr};
+    for (std::int64_t x = 0; candidate_labels && x < shape.m; ++x)
+        all[shape.n + x] =
+            formula.has_ignored && candidate_labels[x] == formula.ignored ? absent : candidate_labels[x];
+    Labels narrow{narrowed(all), shape.n, shape.m, nullptr, nullptr};
     narrow.anchors = narrow.all.data();
-    narrow.candidates = candidate_labels ? narrow.anchors + step.n : narrow.anchors;
+    narrow.candidates = candidate_labels ? narrow.anchors + shape.n : narrow.anchors;
     return narrow;
 }
 
@@ -96,45 +94,17 @@ bool is_weight(double weight) {
 
 // Weights of the samples, empty where one is none.
 template <class T>
-std::vector<T> weights_of(const PairStep<T>& step, const std::int64_t* labels, const void* given) {
-    std::vector<T> weights(step.n, T(1));
-    for (std::int64_t i = 0; i < step.n; ++i) {
+std::vector<T> weights_of(const PairShape<T>& shape, const PairFormula& formula, const std::int64_t* labels,
+                          const void* given) {
+    std::vector<T> weights(shape.n, T(1));
+    for (std::int64_t i = 0; i < shape.n; ++i) {
         if (given)
-            weights[i] =
-                step.bool_weights ? T(static_cast<const bool*>(given)[i]) : static_cast<const T*>(given)[i];
+            weights[i] = formula.bool_weights ? T(static_cast<const bool*>(given)[i])
+                                              : static_cast<const T*>(given)[i];
         if (!is_weight<T>(weights[i])) return {};
-        if (step.has_ignored && labels[i] == step.ignored) weights[i] = T(0);
+        if (formula.has_ignored && labels[i] == formula.ignored) weights[i] = T(0);
     }
     return weights;
-}
-
-// Rows of length 1, with 1 / |row|.
-template <class T>
-struct UnitRows {
-    Buffer<T> rows;
-    Buffer<T> inverse_norm;
-    bool are_plain;  // no row is out of reach, or has NaN or inf
-
-    UnitRows(const PairStep<T>& step, const T* given, std::int64_t count)
-        : rows(count * step.D), inverse_norm(count) {
-        are_plain = normalize_rows<T>({given, step.D, 1}, {rows.get(), step.D, 1}, inverse_norm.get(), count,
-                                      step.D, step.threads) &&
-                    have_lengths(inverse_norm.get(), count);
-    }
-
-    static bool have_lengths(const T* inverse_norm, std::int64_t count) {
-        return std::none_of(inverse_norm, inverse_norm + count, [](T norm) { return norm != norm; });
-    }
-    void differentiate(const PairStep<T>& step, T* gradient, std::int64_t count) const {
-        normalize_rows_backward<T>({gradient, step.D, 1}, {rows.get(), step.D, 1}, inverse_norm.get(), count,
-                                   step.D, step.threads);
-    }
-};
-
-template <class T>
-bool inverse_lengths(const PairStep<T>& step, const T* rows, T* inverse_norm, std::int64_t count) {
-    return inverse_norms<T>({rows, step.D, 1}, inverse_norm, count, step.D, step.threads) &&
-           UnitRows<T>::have_lengths(inverse_norm, count);
 }
 
 // Matrices and gradients of a call.
@@ -171,126 +141,45 @@ struct SideSums {
     }
 };
 
-template <class T, class Problem>
-bool step_of_batch(const PairStep<T>& step, Pairs<T> whole, const Problem& problem,
-                   const Matrices<T>& given) {
-    const UnitRows<T> unit(step, given.X, step.n);
-    if (!unit.are_plain) return false;
-    const Buffer<T> S(step.n * step.n);
-    whole.S = S.get();
-    const bool average = static_cast<Divisor>(step.divisor) == Divisor::terms;
-    pair_symmetric(whole, problem,
-                   Batch<T>{step.gemm, step.set_threads, unit.rows.get(), step.n, step.D, S.get(), given.dX,
-                            average, step.threads});
-    if (given.dX) unit.differentiate(step, given.dX, step.n);
-    return true;
-}
-
-template <class T>
-bool step_of_tiles(const PairStep<T>& step, Pairs<T> rows, Pairs<T> columns,
-                   const PairContrastProblem<T>& problem, const Matrices<T>& given) {
-    const std::int64_t n = step.n, m = step.m;
-    const Buffer<T> inverse_norm(n + m);
-    if (!inverse_lengths(step, given.X, inverse_norm.get(), n)) return false;
-    if (given.candidates && !inverse_lengths(step, given.candidates, inverse_norm.get() + n, m)) return false;
-    rows.inverse_norm = inverse_norm.get();
-    columns.inverse_norm = inverse_norm.get() + n;
-    if (given.dX) std::fill_n(given.dX, n * step.D, T(0));
-    if (given.dcandidates) std::fill_n(given.dcandidates, m * step.D, T(0));
-    const bool alone = !given.candidates;
-    pair_contrast_tiles(
-        rows, alone ? rows : columns, problem,
-        ContrastTiles<T>{step.gemm, step.set_threads, step.D, given.X, alone ? given.X : given.candidates,
-                         given.dX, alone ? given.dX : given.dcandidates, alone, step.S_bytes, step.threads});
-    return true;
-}
-
-// Products of unit rows X (B, D) with `rows` rows of P.
-template <class T>
-Sweep<T> lanes_of(const PairStep<T>& step, const UnitRows<T>& X, std::int64_t B, const T* P,
-                  std::int64_t rows, T* dX, T* dP) {
-    Sweep<T> sweep{};
-    sweep.gemm = step.gemm;
-    sweep.set_threads = step.set_threads;
-    sweep.X = X.rows.get();
-    sweep.B = B;
-    sweep.P = P;
-    sweep.rows = rows;
-    sweep.D = sweep.P_row_stride = sweep.dP_row_stride = step.D;
-    sweep.P_column_stride = sweep.dP_column_stride = 1;
-    sweep.normalize = true;
-    sweep.dX = dX;
-    sweep.dP = dP;
-    sweep.chunk_rows = step.chunk_rows;
-    sweep.threads = step.threads;
-    return sweep;
-}
-
-template <class T, class Problem>
-bool step_by_anchors(const PairStep<T>& step, const Pairs<T>& whole, const Problem& problem,
-                     const Matrices<T>& given) {
-    const bool alone = !given.candidates;
-    const UnitRows<T> unit(step, alone ? given.X : given.candidates, step.m);
-    if (!unit.are_plain) return false;
-    // A comparison with NaN is false: the sums would leave out such an anchor without a word.
-    const Buffer<T> inverse_norm(alone ? 0 : step.n);
-    if (!alone && !inverse_lengths(step, given.X, inverse_norm.get(), step.n)) return false;
-    const Buffer<T> own(alone && given.dX ? step.m * step.D : 0);
-    T* const dcandidates = alone ? own.get() : given.dcandidates;
-    pair_sweep(whole, problem, lanes_of(step, unit, step.m, given.X, step.n, dcandidates, given.dX));
-    if (dcandidates) unit.differentiate(step, dcandidates, step.m);
-    for (std::int64_t i = 0; own.get() && i < step.m * step.D; ++i) given.dX[i] += dcandidates[i];
-    return true;
-}
-
-template <class T>
-bool step_by_candidates(const PairStep<T>& step, const Pairs<T>& whole, const PairHingeProblem<T>& problem,
-                        const Matrices<T>& given) {
-    const UnitRows<T> unit(step, given.X, step.n);
-    if (!unit.are_plain) return false;
-    const Buffer<T> scale(step.m);
-    const auto lanes = lanes_of(step, unit, step.n, given.candidates, step.m, given.dX, given.dcandidates);
-    if (pair_hinge_sweep(whole, problem, lanes, scale.get())) return false;
-    if (given.dX) unit.differentiate(step, given.dX, step.n);
-    return UnitRows<T>::have_lengths(scale.get(), step.m);
-}
-
 // A step while it runs: constants of the samples, and sums.
 template <class T, class Problem>
 struct Running {
-    const PairStep<T>& step;
+    const PairShape<T>& shape;
+    const PairFormula& formula;
     const Matrices<T>& given;
     Problem problem;
     const Labels& labels;
     std::vector<T> positive_scale, negative_scale;  // (n,) factors of the sums
     SideSums<T> sums, column_sums;
 
-    Running(const PairStep<T>& step, const Matrices<T>& given, const Problem& problem, const Labels& labels)
-        : step(step),
+    Running(const PairShape<T>& shape, const PairFormula& formula, const Matrices<T>& given,
+            const Problem& problem, const Labels& labels)
+        : shape(shape),
+          formula(formula),
           given(given),
           problem(problem),
           labels(labels),
-          sums(step.n),
-          column_sums(step.both_sides ? step.m : 0) {
-        sums.fill(this->problem, given, step.D);
+          sums(shape.n),
+          column_sums(formula.both_sides ? shape.m : 0) {
+        sums.fill(this->problem, given, shape.D);
     }
 
-    Divisor divisor() const { return static_cast<Divisor>(step.divisor); }
+    Divisor divisor() const { return static_cast<Divisor>(formula.divisor); }
 
     // False where a scale is beyond the weights that are served.
     bool scale_samples(const std::vector<T>& weights) {
         const std::int64_t present = std::count_if(weights.begin(), weights.end(), [](T w) { return w > 0; });
         const double samples = divisor() == Divisor::present   ? std::max<std::int64_t>(1, present)
-                               : divisor() == Divisor::samples ? step.n
+                               : divisor() == Divisor::samples ? shape.n
                                                                : 1;
         const auto scaled = [&](double side) {
-            std::vector<T> scales(step.n);
+            std::vector<T> scales(shape.n);
             std::transform(weights.begin(), weights.end(), scales.begin(),
                            [=](T weight) { return static_cast<T>(weight / (samples * side)); });
             return scales;
         };
-        positive_scale = scaled(step.positive_divisor);
-        negative_scale = scaled(step.negative_divisor);
+        positive_scale = scaled(formula.positive_divisor);
+        negative_scale = scaled(formula.negative_divisor);
         const auto served = [](T scale) { return is_weight<T>(scale); };
         return std::all_of(positive_scale.begin(), positive_scale.end(), served) &&
                std::all_of(negative_scale.begin(), negative_scale.end(), served);
@@ -298,11 +187,11 @@ struct Running {
 
     Pairs<T> side(SideSums<T>& of_side, const PairLabel* own, const PairLabel* others, bool differentiates) {
         Pairs<T> whole{};
-        whole.rows = own == labels.anchors ? step.n : step.m;
-        whole.m = own == labels.anchors ? step.m : step.n;
+        whole.rows = own == labels.anchors ? shape.n : shape.m;
+        whole.m = own == labels.anchors ? shape.m : shape.n;
         whole.labels = own;
         whole.candidate_labels = others;
-        whole.itself = step.itself ? 0 : -1;
+        whole.itself = formula.itself ? 0 : -1;
         whole.upstream_positive = differentiates ? positive_scale.data() : nullptr;
         whole.upstream_negative = differentiates ? negative_scale.data() : nullptr;
         whole.upstream_positive_stride = whole.upstream_negative_stride = 1;
@@ -311,35 +200,24 @@ struct Running {
         return whole;
     }
 
-    bool sweep(const Matrices<T>& matrices, bool differentiates) {
-        const Pairs<T> whole = side(sums, labels.anchors, labels.candidates, differentiates);
-        const auto way = static_cast<PairWay>(step.way);
-        if constexpr (std::is_same_v<Problem, PairHingeProblem<T>>) {
-            if (way == PairWay::candidates) return step_by_candidates(step, whole, problem, matrices);
-        } else if (way == PairWay::anchors) {
-            return step_by_anchors(step, whole, problem, matrices);
-        }
-        if constexpr (std::is_same_v<Problem, PairContrastProblem<T>>)
-            if (way == PairWay::tiles) {
-                SideSums<T>& of_columns = step.both_sides ? column_sums : sums;
-                return step_of_tiles(step, whole,
-                                     side(of_columns, labels.candidates, labels.anchors, differentiates),
-                                     problem, matrices);
-            }
-        return step_of_batch(step, whole, problem, matrices);
+    bool sweep(T* dX, T* dcandidates, bool differentiates) {
+        SideSums<T>& of_columns = formula.both_sides ? column_sums : sums;
+        return pair_whole_sweep(shape, problem, side(sums, labels.anchors, labels.candidates, differentiates),
+                                side(of_columns, labels.candidates, labels.anchors, differentiates), given.X,
+                                given.candidates, dX, dcandidates);
     }
 
     bool run(bool differentiates) {
-        const bool twice = divisor() == Divisor::terms && static_cast<PairWay>(step.way) != PairWay::batch;
-        if (!twice) return sweep(given, differentiates);
+        const bool twice = divisor() == Divisor::terms && static_cast<PairWay>(shape.way) != PairWay::batch;
+        if (!twice) return sweep(given.dX, given.dcandidates, differentiates);
         // The number of terms is known after a sweep.
-        if (!sweep({given.X, given.candidates, nullptr, nullptr}, false)) return false;
+        if (!sweep(nullptr, nullptr, false)) return false;
         if (!differentiates) return true;
         const T terms[] = {static_cast<T>(sums.terms(0)), static_cast<T>(sums.terms(1))};
         const std::vector<T> scales[] = {positive_scale, negative_scale};
         for (T& scale : positive_scale) scale /= terms[0];
         for (T& scale : negative_scale) scale /= terms[1];
-        const bool served = sweep(given, true);
+        const bool served = sweep(given.dX, given.dcandidates, true);
         positive_scale = scales[0];
         negative_scale = scales[1];
         return served;
@@ -347,9 +225,9 @@ struct Running {
 
     double total() const {
         double positive = 0, negative = 0;
-        for (std::int64_t i = 0; i < step.n; ++i) {
+        for (std::int64_t i = 0; i < shape.n; ++i) {
             positive += positive_scale[i] * sums.positive[i];
-            if (step.both_sides) positive += positive_scale[i] * column_sums.positive[i];
+            if (formula.both_sides) positive += positive_scale[i] * column_sums.positive[i];
             negative += negative_scale[i] * sums.negative[i];
         }
         if (divisor() != Divisor::terms) return positive + negative;
@@ -358,7 +236,8 @@ struct Running {
 
     // What a sweep does not know before its end.
     double remaining_divisor() const {
-        if (divisor() == Divisor::pairs) return std::max<std::int64_t>(1, labels.positive_pairs(step.itself));
+        if (divisor() == Divisor::pairs)
+            return std::max<std::int64_t>(1, labels.positive_pairs(formula.itself));
         if (divisor() != Divisor::above) return 1;
         if (!labels.have_negatives()) return kInfinity<double>;
         return std::max<std::int64_t>(
@@ -374,17 +253,17 @@ void scale_by(T* values, std::int64_t count, T factor) {
 }  // namespace
 
 template <class T, class Problem>
-bool pair_step(const PairStep<T>& step, const Problem& problem, const T* X, const T* candidates,
-               const std::int64_t* labels, const std::int64_t* candidate_labels, const void* weights,
-               const T* logit_scale, const T* logit_bias, T* dX, T* dcandidates, T* dlogit_scale,
-               T* dlogit_bias, T* loss) {
-    const std::vector<T> w = weights_of(step, labels, weights);
+bool pair_step(const PairShape<T>& shape, const PairFormula& formula, const Problem& problem, const T* X,
+               const T* candidates, const std::int64_t* labels, const std::int64_t* candidate_labels,
+               const void* weights, const T* logit_scale, const T* logit_bias, T* dX, T* dcandidates,
+               T* dlogit_scale, T* dlogit_bias, T* loss) {
+    const std::vector<T> w = weights_of(shape, formula, labels, weights);
     if (w.empty()) return false;
-    const Labels narrow = labels_of(step, labels, candidate_labels, w);
+    const Labels narrow = labels_of(shape, formula, labels, candidate_labels, w);
     const Matrices<T> given{X, candidates, dX, dcandidates};
-    Running<T, Problem> running(step, given, problem, narrow);
+    Running<T, Problem> running(shape, formula, given, problem, narrow);
     if (!running.scale_samples(w)) return false;
-    T coefficients[] = {static_cast<T>(step.scale), T(0)};
+    T coefficients[] = {static_cast<T>(formula.scale), T(0)};
     if constexpr (std::is_same_v<Problem, PairContrastProblem<T>>) {
         if (logit_scale) coefficients[0] = static_cast<T>(std::exp(double(*logit_scale)));
         if (logit_bias) coefficients[1] = *logit_bias;
@@ -392,13 +271,13 @@ bool pair_step(const PairStep<T>& step, const Problem& problem, const T* X, cons
         running.problem.coefficients = coefficients;
     }
     if constexpr (std::is_same_v<Problem, PairLSEProblem<T>>)
-        if (step.candidate_weights) running.problem.candidate_weights = w.data();
+        if (formula.candidate_weights) running.problem.candidate_weights = w.data();
     if (!running.run(dX || dcandidates || dlogit_scale || dlogit_bias)) return false;
     const T divisor = static_cast<T>(running.remaining_divisor());
     *loss = static_cast<T>(running.total()) / divisor;
     if (divisor != T(1)) {
-        scale_by(dX, step.n * step.D, 1 / divisor);
-        scale_by(dcandidates, step.m * step.D, 1 / divisor);
+        scale_by(dX, shape.n * shape.D, 1 / divisor);
+        scale_by(dcandidates, shape.m * shape.D, 1 / divisor);
     }
     const auto sum = [](const std::vector<T>& parts) {
         return static_cast<T>(std::accumulate(parts.begin(), parts.end(), 0.0));
@@ -409,8 +288,9 @@ bool pair_step(const PairStep<T>& step, const Problem& problem, const T* X, cons
 }
 
 #define ROBUSTDML_STAMP(T, Problem)                                                                         \
-    template bool pair_step(const PairStep<T>&, const Problem<T>&, const T*, const T*, const std::int64_t*, \
-                            const std::int64_t*, const void*, const T*, const T*, T*, T*, T*, T*, T*);
+    template bool pair_step(const PairShape<T>&, const PairFormula&, const Problem<T>&, const T*, const T*, \
+                            const std::int64_t*, const std::int64_t*, const void*, const T*, const T*, T*,  \
+                            T*, T*, T*, T*);
 ROBUSTDML_STAMP(float, PairLSEProblem)
 ROBUSTDML_STAMP(float, PairHingeProblem)
 ROBUSTDML_STAMP(float, PairContrastProblem)

@@ -4,18 +4,9 @@
 //     L = 1/N sum_i w_i (positive_i / positive_divisor + negative_i / negative_divisor)
 #pragma once
 
-#include "common/cpu/product.h"
-#include "pairs/cpu.h"
+#include "pairs/cpu_whole.h"
 
 namespace robustdml::cpu {
-
-// The sweep that makes the sums.
-enum class PairWay : std::int64_t {
-    batch,       // pair_symmetric, of a batch with itself
-    tiles,       // pair_contrast_tiles
-    anchors,     // pair_sweep
-    candidates,  // pair_hinge_sweep
-};
 
 // N, at least 1.
 enum class Divisor : std::int64_t {
@@ -26,18 +17,9 @@ enum class Divisor : std::int64_t {
     pairs,    // positive pairs
 };
 
-// What all steps of one signature have in common.
-template <class T>
-struct PairStep {
-    Gemm<T> gemm;
-    SetThreads set_threads;
-    std::int64_t n;           // anchors
-    std::int64_t m;           // candidates
-    std::int64_t D;           // columns
-    std::int64_t way;         // a PairWay
-    std::int64_t chunk_rows;  // of lanes
-    std::int64_t S_bytes;     // of tiles
-    std::int64_t divisor;     // a Divisor
+// What all steps of one signature have in common, beside a PairShape.
+struct PairFormula {
+    std::int64_t divisor;  // a Divisor
     double positive_divisor;
     double negative_divisor;
     double scale;              // of a contrast: logits are scale s + bias, where none are learnt
@@ -48,37 +30,27 @@ struct PairStep {
     bool absent_zero_weights;  // a sample of weight 0 is in no set
     bool has_ignored;          // samples and candidates of label `ignored` are in no set, and have weight 0
     std::int64_t ignored;
-    int threads;
 
     static constexpr auto fields() {
         return std::tuple{
-            field("gemm", &PairStep::gemm),
-            field("set_threads", &PairStep::set_threads),
-            field("n", &PairStep::n),
-            field("m", &PairStep::m),
-            field("D", &PairStep::D),
-            field("way", &PairStep::way),
-            field("chunk_rows", &PairStep::chunk_rows),
-            field("S_bytes", &PairStep::S_bytes),
-            field("divisor", &PairStep::divisor),
-            field("positive_divisor", &PairStep::positive_divisor),
-            field("negative_divisor", &PairStep::negative_divisor),
-            field("scale", &PairStep::scale),
-            field("itself", &PairStep::itself),
-            field("both_sides", &PairStep::both_sides),
-            field("bool_weights", &PairStep::bool_weights),
-            field("candidate_weights", &PairStep::candidate_weights),
-            field("absent_zero_weights", &PairStep::absent_zero_weights),
-            field("has_ignored", &PairStep::has_ignored),
-            field("ignored", &PairStep::ignored),
-            field("threads", &PairStep::threads),
+            field("divisor", &PairFormula::divisor),
+            field("positive_divisor", &PairFormula::positive_divisor),
+            field("negative_divisor", &PairFormula::negative_divisor),
+            field("scale", &PairFormula::scale),
+            field("itself", &PairFormula::itself),
+            field("both_sides", &PairFormula::both_sides),
+            field("bool_weights", &PairFormula::bool_weights),
+            field("candidate_weights", &PairFormula::candidate_weights),
+            field("absent_zero_weights", &PairFormula::absent_zero_weights),
+            field("has_ignored", &PairFormula::has_ignored),
+            field("ignored", &PairFormula::ignored),
         };
     }
 };
 
 // `problem` without addresses. False where a value needs another way or an error, which that way has.
 template <class T, class Problem>
-bool pair_step(const PairStep<T>& step, const Problem& problem,
+bool pair_step(const PairShape<T>& shape, const PairFormula& formula, const Problem& problem,
                const T* X,                            // (n, D) in
                const T* candidates,                   // (m, D) in; null: the anchors
                const std::int64_t* labels,            // (n,) in; null: i

@@ -11,12 +11,11 @@ from torch import Tensor
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.dispatch import choose
 from robustdml_ops.engine.plan import Plan, Results, native_weights_serve
-from robustdml_ops.ops.pairs.native import tile_bytes
+from robustdml_ops.ops.pairs.native import WAYS, native_shape
 from robustdml_ops.ops.pairs.problem import FORMS, Arithmetic, DistanceLimits, needs_row_max
 from robustdml_ops.ops.pairs.sweep import BACKENDS, way_of
 
-# Places of these names in the enumerations of csrc/pairs/cpu_step.h.
-_WAYS = ("batch", "tiles", "anchors", "candidates")
+# Places in the enumeration Divisor of csrc/pairs/cpu_step.h.
 _DIVISORS = ("samples", "present", "terms", "above", "pairs")
 # Native problems, and their fields that the step fills.
 _PROBLEMS = {
@@ -46,10 +45,10 @@ class PairPlan(Plan):
     """A step of one formula."""
 
     formula: PairFormula
-    way: str  # of _WAYS
+    way: str  # of WAYS
     sizes: tuple[int, int, int]  # n, m, D
     call: Callable[..., bool] = field(repr=False)
-    native: tuple[Any, Any] = field(repr=False)  # the step and the problem as native structures
+    native: tuple[Any, ...] = field(repr=False)  # shape, formula and problem as native structures
     general_loss: Callable[..., Tensor] = field(repr=False)
 
     def run(self, *tensors: Any) -> Results | None:
@@ -118,19 +117,10 @@ def pair_plan(
         return None
     arithmetic = Arithmetic(choose(BACKENDS, backend, X.device, dtype), dtype, dtype)
     way = way_of(X, candidates, arithmetic, formula.kind, formula.form)
-    if not arithmetic.backend.has_lanes or way not in _WAYS:
+    if not arithmetic.backend.has_lanes or way not in WAYS:
         return None
-    suffix, threads, (name, filled) = module.SUFFIX[dtype], torch.get_num_threads(), _PROBLEMS[formula.kind]
-    rows, columns = (m, n) if way == "candidates" else (n, m)
-    step = getattr(module.library, f"PairStep_{suffix}")(
-        gemm=module.matrix_product(dtype),
-        set_threads=module.set_threads(),
-        n=n,
-        m=m,
-        D=D,
-        way=_WAYS.index(way),
-        chunk_rows=min(rows, module.lane_rows(rows, (columns + 2 * D) * X.itemsize, threads)),
-        S_bytes=tile_bytes(n, m, dtype),
+    suffix, (name, filled) = module.SUFFIX[dtype], _PROBLEMS[formula.kind]
+    settings = module.library.PairFormula(
         divisor=_DIVISORS.index(formula.N),
         positive_divisor=formula.divisors[0],
         negative_divisor=formula.divisors[1],
@@ -142,13 +132,13 @@ def pair_plan(
         absent_zero_weights=formula.absent_zero_weights,
         has_ignored=formula.ignored is not None,
         ignored=formula.ignored or 0,
-        threads=threads,
     )
+    shape = native_shape(way, X, X if candidates is None else candidates, dtype, formula.N == "terms")
     problem = getattr(module.library, f"{name}_{suffix}")(**_numbers(formula, m, dtype), **dict.fromkeys(filled, 0))
     graded = torch.is_grad_enabled()
     wanted = tuple(graded and tensor is not None and tensor.requires_grad for tensor in tensors[:4])
     call = getattr(module.library, f"{formula.kind}_step_{suffix}")
-    return PairPlan(wanted, formula, way, (n, m, D), call, (step, problem), general)
+    return PairPlan(wanted, formula, way, (n, m, D), call, (shape, settings, problem), general)
 
 
 def _numbers(formula: PairFormula, m: int, dtype: torch.dtype) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The sets of pairs, the two kinds of sums over them, and the interface of a backend for a chunk of anchors."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -201,6 +202,22 @@ class PairBackend(RowsBackend):
         """The epilogue of one chunk: its results into ``sums`` of all anchors; dL/dS into ``dS``, or S without one."""
         epilogue: Any = getattr(self, problem.kind)
         epilogue(chunk, problem, sums.of(chunk))
+
+    def whole_sweep(
+        self,
+        way: str,
+        matrices: Sequence[Tensor],
+        problem: PairProblem,
+        sums: "Sequence[PairSums]",
+        arithmetic: "Arithmetic",
+        want: Sequence[bool],
+    ) -> tuple[Tensor | None, Tensor | None] | None:
+        """Gradients of anchors and candidates of a sweep ``way``, see :func:`~robustdml_ops.ops.pairs.sweep.way_of`.
+
+        Fills the sums of the anchors and, where they are two, of the candidates as anchors. None, with sums of no
+        meaning: in chunks, because the backend has no such sweep, or rows have NaN or extreme lengths.
+        """
+        return None
 
     def keeps_cosines(self, S: Tensor, problem: PairHingeProblem) -> bool:
         """Whether computing the sums leaves the cosines in S as they were, for a second reading."""
