@@ -46,6 +46,7 @@ void bind_pairs_of(py::module_& m, const std::string& suffix) {
 }
 
 inline void bind_pairs(py::module_& m) {
+    define(m, "narrow_labels", cpu::narrow_labels, "labels", "count", "narrow");
     define_struct<cpu::PairFormula>(m, "PairFormula");
     bind_pairs_of<float>(m, "_f32");
     bind_pairs_of<double>(m, "_f64");

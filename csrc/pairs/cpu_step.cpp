@@ -10,33 +10,30 @@
 #include "math/limits.h"
 
 namespace robustdml::cpu {
-namespace {
 
-// Labels as 32 bits that are equal where these are; kAbsent stays what it is.
-std::vector<PairLabel> narrowed(const std::vector<std::int64_t>& labels) {
+void narrow_labels(const std::int64_t* labels, std::int64_t count, PairLabel* narrow) {
     constexpr std::int64_t absent = kAbsent<std::int64_t>;
     std::int64_t low = std::numeric_limits<std::int64_t>::max(), high = absent;
-    for (const std::int64_t label : labels) {
-        if (label != absent) low = std::min(low, label);
-        high = std::max(high, label);
+    for (std::int64_t i = 0; i < count; ++i) {
+        if (labels[i] != absent) low = std::min(low, labels[i]);
+        high = std::max(high, labels[i]);
     }
-    std::vector<PairLabel> narrow(labels.size());
     if (low > kAbsent<PairLabel> && high <= std::numeric_limits<PairLabel>::max()) {
-        for (std::size_t i = 0; i < labels.size(); ++i)
-            narrow[i] = labels[i] == absent ? kAbsent<PairLabel> : static_cast<PairLabel>(labels[i]);
-        return narrow;
+        std::transform(labels, labels + count, narrow, [](std::int64_t label) {
+            return label == absent ? kAbsent<PairLabel> : static_cast<PairLabel>(label);
+        });
+        return;
     }
-    std::vector<std::int64_t> distinct(labels);
+    std::vector<std::int64_t> distinct(labels, labels + count);
     std::sort(distinct.begin(), distinct.end());
     distinct.erase(std::unique(distinct.begin(), distinct.end()), distinct.end());
-    for (std::size_t i = 0; i < labels.size(); ++i)
-        narrow[i] =
-            labels[i] == absent
-                ? kAbsent<PairLabel>
-                : static_cast<PairLabel>(std::lower_bound(distinct.begin(), distinct.end(), labels[i]) -
-                                         distinct.begin());
-    return narrow;
+    std::transform(labels, labels + count, narrow, [&](std::int64_t label) {
+        const auto place = std::lower_bound(distinct.begin(), distinct.end(), label) - distinct.begin();
+        return label == absent ? kAbsent<PairLabel> : static_cast<PairLabel>(place);
+    });
 }
+
+namespace {
 
 // Labels of anchors and candidates.
 struct Labels {
@@ -80,7 +77,8 @@ Labels labels_of(const PairShape<T>& shape, const PairFormula& formula, const st
     for (std::int64_t x = 0; candidate_labels && x < shape.m; ++x)
         all[shape.n + x] =
             formula.has_ignored && candidate_labels[x] == formula.ignored ? absent : candidate_labels[x];
-    Labels narrow{narrowed(all), shape.n, shape.m, nullptr, nullptr};
+    Labels narrow{std::vector<PairLabel>(all.size()), shape.n, shape.m, nullptr, nullptr};
+    narrow_labels(all.data(), all.size(), narrow.all.data());
     narrow.anchors = narrow.all.data();
     narrow.candidates = candidate_labels ? narrow.anchors + shape.n : narrow.anchors;
     return narrow;

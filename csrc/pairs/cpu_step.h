@@ -8,6 +8,9 @@
 
 namespace robustdml::cpu {
 
+// Labels (count,) as 32 bits that are equal where these are; kAbsent stays what it is.
+void narrow_labels(const std::int64_t* labels, std::int64_t count, PairLabel* narrow);
+
 // N, at least 1.
 enum class Divisor : std::int64_t {
     samples,  // all samples

@@ -56,15 +56,7 @@ class PairConstants(NamedTuple):
     @classmethod
     def of(cls, problem: PairProblem) -> "PairConstants":
         """The arguments of ``problem``."""
-        sets, weights, kind = problem.sets, None, "hinge"
-        if isinstance(problem, PairLSEProblem):
-            weights, kind = problem.candidate_weights, "lse"
-            mining = [] if problem.epsilon is None else [problem.epsilon]
-            numbers = [problem.alpha, problem.beta, problem.base, *mining]
-        elif isinstance(problem, PairContrastProblem):
-            kind, numbers = problem.form, []
-        else:
-            numbers = [*problem.margins.values(), problem.euclidean, problem.average]
+        sets, (weights, kind, numbers) = problem.sets, problem.constants
         candidate_labels, first = (None, "") if sets.alone else (sets.candidate_labels, " first" * sets.itself)
         return cls(sets.labels, candidate_labels, weights, kind + first, [float(number) for number in numbers])
 
@@ -144,7 +136,7 @@ def _problem_of(parts: Sequence[Any], coefficients: Tensor | None) -> PairProble
 
 def _number_above(result: PairResult, problem: PairProblem) -> Tensor | None:
     """How many anchors of a contrast have a loss above 0, ()."""
-    return (result.positive > 0).sum() if isinstance(problem, PairContrastProblem) else None
+    return (result.positive > 0).sum() if problem.has_coefficients else None
 
 
 def _gradients_of(result: PairResult) -> Results:

@@ -213,14 +213,8 @@ def _chunk_value(problem: PairProblem, dtype: torch.dtype, first: int, last: int
     """Σ_a upstream_a · sum_a over both sums of the anchors ``first:last``. An upstream is one value or one for each."""
     candidates, anchors, upstream_positive, upstream_negative, coefficients = tensors
     S = unit_rows_twice(anchors.to(dtype)) @ unit_rows_twice(candidates.to(dtype)).t()
-    positive, negative = members(problem.sets, first, last)
-    if isinstance(problem, PairLSEProblem):
-        sums = _log_sum_exps(S, positive, negative, problem)
-    elif isinstance(problem, PairContrastProblem):
-        sums = contrast_terms(coefficients[0] * S + coefficients[1], positive, negative, problem.form)[:2]
-    else:
-        t = -_distances(S, anchors, candidates, positive | negative) if problem.euclidean else S
-        sums = hinge_sums(t, positive, negative, problem)[:2]
+    sides = members(problem.sets, first, last)
+    sums: Any = _SUMS[problem.kind](problem, S, sides, anchors, candidates, coefficients)
     value: Tensor = (upstream_positive * sums[0] + upstream_negative * sums[1]).sum()
     return value
 
@@ -236,15 +230,29 @@ def _distances(S: Tensor, anchors: Tensor, candidates: Tensor, members: Tensor) 
     return result.index_put((i, j), exact.to(result.dtype))
 
 
-def _log_sum_exps(S: Tensor, positive: Tensor, negative: Tensor, problem: PairLSEProblem) -> tuple[Tensor, ...]:
+def _log_sum_exps(problem: PairLSEProblem, S: Tensor, sides: tuple[Tensor, Tensor], *_: Any) -> tuple[Tensor, ...]:
     if problem.epsilon is not None:
-        positive, negative = informative(S.detach(), positive, negative, problem.epsilon)
+        sides = informative(S.detach(), *sides, problem.epsilon)
     sums = []
-    for exponent, side in (
-        (problem.alpha * (problem.base - S), positive),
-        (problem.beta * (S - problem.base), negative),
-    ):
+    exponents = problem.alpha * (problem.base - S), problem.beta * (S - problem.base)
+    for exponent, side in zip(exponents, sides, strict=True):
         lse = torch.logsumexp(torch.nn.functional.pad(exponent.masked_fill(~side, -torch.inf), (1, 0)), dim=1)
         weights = problem.candidate_weights
         sums.append(lse if weights is None else lse * mean_weight(side, weights))
     return tuple(sums)
+
+
+def _hinges(problem: PairHingeProblem, S: Tensor, sides: tuple[Tensor, Tensor], *rows: Tensor) -> tuple[Tensor, ...]:
+    t = -_distances(S, rows[0], rows[1], sides[0] | sides[1]) if problem.euclidean else S
+    return hinge_sums(t, *sides, problem)[:2]
+
+
+def _contrasts(
+    problem: PairContrastProblem, S: Tensor, sides: tuple[Tensor, Tensor], *tensors: Tensor
+) -> tuple[Tensor, ...]:
+    scale, bias = tensors[2]
+    return contrast_terms(scale * S + bias, *sides, problem.form)[:2]
+
+
+# Both sums of the anchors of a chunk, twice differentiable.
+_SUMS: dict[str, Any] = {"pair_lse": _log_sum_exps, "pair_hinge": _hinges, "pair_contrast": _contrasts}

@@ -10,13 +10,9 @@ from robustdml_ops.backends import native_module as module
 from robustdml_ops.engine.rows.backends import NativeRows, gradient_buffer
 from robustdml_ops.engine.similarity_chunks import Chunk, upstream_arguments
 from robustdml_ops.ops.pairs.problem import (
-    FORMS,
     Arithmetic,
-    DistanceLimits,
     PairBackend,
-    PairContrastProblem,
     PairHingeProblem,
-    PairLSEProblem,
     PairProblem,
     PairSets,
     PairSums,
@@ -29,8 +25,8 @@ _MOST_ELEMENTS, _LEAST_COLUMNS = 1 << 19, 32
 _S_BYTES = 40 << 20
 # Places in the enumeration PairWay of csrc/pairs/cpu_whole.h.
 WAYS = ("batch", "tiles", "anchors", "candidates")
-# As cuda::Element of csrc/rows/cuda.h.
-_ELEMENT = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
+# Native structures of the problems.
+STRUCTS = {"pair_lse": "PairLSE", "pair_hinge": "PairHinge", "pair_contrast": "PairContrast"}
 
 
 class NativePairs(NativeRows, PairBackend):
@@ -84,48 +80,8 @@ class NativePairs(NativeRows, PairBackend):
 
 def settings_of(problem: PairProblem, operands: Tensor, sums: PairSums, first: int = 0) -> Any:
     """The problem as a native structure; counts, dcoefficients and ``first`` are of a chunk."""
-    dtype = sums.positive.dtype
-    if isinstance(problem, PairLSEProblem):
-        return getattr(module.library, f"PairLSE_{module.SUFFIX[dtype]}")(
-            alpha=problem.alpha,
-            beta=problem.beta,
-            base=problem.base,
-            epsilon=problem.epsilon or 0.0,
-            mining=problem.epsilon is not None,
-            row_max=problem.needs_row_max(dtype),
-            candidate_weights=module.address(problem.candidate_weights),
-        )
-    if isinstance(problem, PairContrastProblem):
-        dscale, dbias = (None, None) if sums.dcoefficients is None else sums.dcoefficients
-        column_lse, column_upstream = problem.columns or (None, None)
-        return getattr(module.library, f"PairContrast_{module.SUFFIX[dtype]}")(
-            form=FORMS.index(problem.form),
-            coefficients=problem.coefficients.data_ptr(),
-            dscale=module.address(dscale),
-            dbias=module.address(dbias),
-            column_lse=module.address(column_lse),
-            column_upstream=module.address(column_upstream),
-        )
-    assert sums.counts is not None
-    rows: dict[str, Any] = {}
-    if sums.rows is not None:
-        (anchors, candidates), D, limits = sums.rows, sums.rows.anchors.shape[1], DistanceLimits.of(operands)
-        rows = {
-            "near": limits.near,
-            "resolution": limits.resolution,
-            "anchors": anchors.data_ptr() + first * D * anchors.itemsize,
-            "candidates": candidates.data_ptr(),
-            "D": D,
-            "anchors_element": _ELEMENT[anchors.dtype],
-            "candidates_element": _ELEMENT[candidates.dtype],
-        }
-    return getattr(module.library, f"PairHinge_{module.SUFFIX[dtype]}")(
-        **problem.margins,
-        euclidean=problem.euclidean,
-        positive_count=sums.counts[0].data_ptr(),
-        negative_count=sums.counts[1].data_ptr(),
-        **rows,
-    )
+    fields, suffix = problem.native_fields(sums, operands, first), module.SUFFIX[sums.positive.dtype]
+    return getattr(module.library, f"{STRUCTS[problem.kind]}_{suffix}")(**module.addresses(fields))
 
 
 def native_chunk(

@@ -11,17 +11,17 @@ from torch import Tensor
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.dispatch import choose
 from robustdml_ops.engine.plan import Plan, Results, native_weights_serve
-from robustdml_ops.ops.pairs.native import WAYS, native_shape
-from robustdml_ops.ops.pairs.problem import FORMS, Arithmetic, DistanceLimits, needs_row_max
+from robustdml_ops.ops.pairs.native import STRUCTS, WAYS, native_shape
+from robustdml_ops.ops.pairs.problem import FORMS, Arithmetic, DistanceLimits, lse_fields
 from robustdml_ops.ops.pairs.sweep import BACKENDS, way_of
 
 # Places in the enumeration Divisor of csrc/pairs/cpu_step.h.
 _DIVISORS = ("samples", "present", "terms", "above", "pairs")
-# Native problems, and their fields that the step fills.
-_PROBLEMS = {
-    "pair_lse": ("PairLSE", ("candidate_weights",)),
-    "pair_hinge": ("PairHinge", ("positive_count", "negative_count")),
-    "pair_contrast": ("PairContrast", ("coefficients", "dscale", "dbias", "column_lse", "column_upstream")),
+# Fields of the native problems that a step fills.
+_FILLED = {
+    "pair_lse": ("candidate_weights",),
+    "pair_hinge": ("positive_count", "negative_count"),
+    "pair_contrast": ("coefficients", "dscale", "dbias", "column_lse", "column_upstream"),
 }
 
 
@@ -119,7 +119,7 @@ def pair_plan(
     way = way_of(X, candidates, arithmetic, formula.kind, formula.form)
     if not arithmetic.backend.has_lanes or way not in WAYS:
         return None
-    suffix, (name, filled) = module.SUFFIX[dtype], _PROBLEMS[formula.kind]
+    suffix, addresses = module.SUFFIX[dtype], dict.fromkeys(_FILLED[formula.kind], 0)
     settings = module.library.PairFormula(
         divisor=_DIVISORS.index(formula.N),
         positive_divisor=formula.divisors[0],
@@ -134,7 +134,7 @@ def pair_plan(
         ignored=formula.ignored or 0,
     )
     shape = native_shape(way, X, X if candidates is None else candidates, dtype, formula.N == "terms")
-    problem = getattr(module.library, f"{name}_{suffix}")(**_numbers(formula, m, dtype), **dict.fromkeys(filled, 0))
+    problem = getattr(module.library, f"{STRUCTS[formula.kind]}_{suffix}")(**_numbers(formula, m, dtype), **addresses)
     graded = torch.is_grad_enabled()
     wanted = tuple(graded and tensor is not None and tensor.requires_grad for tensor in tensors[:4])
     call = getattr(module.library, f"{formula.kind}_step_{suffix}")
@@ -148,9 +148,7 @@ def _numbers(formula: PairFormula, m: int, dtype: torch.dtype) -> dict[str, Any]
         return {"form": FORMS.index("outside" if formula.form == "both" else formula.form)}
     if formula.kind == "pair_hinge":
         return {**given, **(DistanceLimits.exact(dtype)._asdict() if given["euclidean"] else {})}
-    alpha, beta, base, epsilon = (given[name] for name in ("alpha", "beta", "base", "epsilon"))
-    row_max = needs_row_max(alpha, beta, base, m, dtype)
-    return {**given, "epsilon": epsilon or 0.0, "mining": epsilon is not None, "row_max": row_max}
+    return lse_fields(**given, m=m, dtype=dtype)
 
 
 def _are_read(*tensors: Any) -> bool:

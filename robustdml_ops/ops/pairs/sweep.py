@@ -91,7 +91,7 @@ def pair_sweep(
     if problem.counts:
         result.counts = new((2, n), dtype=torch.int64)
     want_anchors, want_candidates = want[0], want[0] if candidates is None else want[1]
-    if isinstance(problem, PairContrastProblem) and any(want):
+    if problem.has_coefficients and any(want):
         result.by_anchor = new((2, n), dtype=dtype)
     if n == 0 or len(others) == 0:
         result.danchors = new(anchors.shape, dtype=dtype) if want_anchors else None
@@ -289,7 +289,7 @@ def _symmetric(
 
 def _given_rows(problem: PairProblem, anchors: Tensor, others: Tensor, dtype: torch.dtype) -> GivenRows | None:
     """The rows that distances need; on the CPU in the compute type, which the normalisation would make for itself."""
-    if not isinstance(problem, PairHingeProblem) or not problem.euclidean:
+    if not problem.euclidean:
         return None
     given = anchors.contiguous() if anchors.is_cuda else anchors.to(dtype).contiguous()
     if others is anchors:
