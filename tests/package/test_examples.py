@@ -9,7 +9,7 @@ import torch
 import python_ref
 import robustdml_ops
 
-PRIMITIVES = ("anchor", "classes", "lambert_w", "otsu", "pairs.lse", "self_paced", "similarity", "vmf")
+PRIMITIVES = ("anchor", "classes", "lambert_w", "otsu", "pairs", "self_paced", "similarity", "vmf")
 REFERENCES = {f"robustdml_ops.python_ref.{module.name}" for module in pkgutil.iter_modules(python_ref.__path__)}
 
 

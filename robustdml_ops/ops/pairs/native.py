@@ -22,7 +22,7 @@ from robustdml_ops.ops.pairs.problem import (
 # gradient of the candidates. Rows count at least so many columns, as a row of S has to fit a core's cache.
 _MOST_ELEMENTS, _LEAST_COLUMNS = 1 << 19, 32
 # Bytes of S that stay between both passes of tiles, where that is a twentieth of it at least.
-_S_BYTES = 40 << 20
+_S_BYTES = 160 << 20
 # Places in the enumeration PairWay of csrc/pairs/cpu_whole.h.
 WAYS = ("batch", "tiles", "anchors", "candidates")
 # Native structures of the problems.
