@@ -92,15 +92,13 @@ bool is_weight(double weight) {
 
 // Weights of the samples, empty where one is none.
 template <class T>
-std::vector<T> weights_of(const PairShape<T>& shape, const PairFormula& formula, const std::int64_t* labels,
-                          const void* given) {
+std::vector<T> weights_of(const PairShape<T>& shape, const PairFormula& formula, const void* given) {
     std::vector<T> weights(shape.n, T(1));
     for (std::int64_t i = 0; i < shape.n; ++i) {
         if (given)
             weights[i] = formula.bool_weights ? T(static_cast<const bool*>(given)[i])
                                               : static_cast<const T*>(given)[i];
         if (!is_weight<T>(weights[i])) return {};
-        if (formula.has_ignored && labels[i] == formula.ignored) weights[i] = T(0);
     }
     return weights;
 }
@@ -255,7 +253,7 @@ bool pair_step(const PairShape<T>& shape, const PairFormula& formula, const Prob
                const T* candidates, const std::int64_t* labels, const std::int64_t* candidate_labels,
                const void* weights, const T* logit_scale, const T* logit_bias, T* dX, T* dcandidates,
                T* dlogit_scale, T* dlogit_bias, T* loss) {
-    const std::vector<T> w = weights_of(shape, formula, labels, weights);
+    const std::vector<T> w = weights_of(shape, formula, weights);
     if (w.empty()) return false;
     const Labels narrow = labels_of(shape, formula, labels, candidate_labels, w);
     const Matrices<T> given{X, candidates, dX, dcandidates};

@@ -31,7 +31,7 @@ struct PairFormula {
     bool bool_weights;         // weights are truth values, else of type T
     bool candidate_weights;    // weights are those of the candidates, too
     bool absent_zero_weights;  // a sample of weight 0 is in no set
-    bool has_ignored;          // samples and candidates of label `ignored` are in no set, and have weight 0
+    bool has_ignored;          // candidates of label `ignored` are in no set
     std::int64_t ignored;
 
     static constexpr auto fields() {

@@ -74,7 +74,7 @@ class PairFamilyLoss(MetricLoss):
         return pair_plan(formula, tensors[:7], self.backend, itself=ref_labels is None, general=general)
 
     def _is_plain(self, tensors: Sequence[Any]) -> bool:
-        # A plan knows which label to ignore.
+        # Samples to ignore have weight 0 by now, and a plan knows the label of such candidates.
         plain = self.reduction == "mean" and self.embedding_regularizer is None and not self.shards.divided
         return plain and self.is_fused()
 

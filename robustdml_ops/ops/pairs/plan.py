@@ -37,7 +37,7 @@ class PairFormula:
     scale: float = 0.0  # of a contrast's cosines; 0: a parameter
     candidate_weights: bool = False  # w are the weights of the candidates, too
     absent_zero_weights: bool = True  # a sample of weight 0 is in no set
-    ignored: int | None = None  # a label that is in no set
+    ignored: int | None = None  # a label of candidates that are in no set
 
 
 @dataclass(frozen=True)
