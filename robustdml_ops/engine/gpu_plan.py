@@ -9,10 +9,11 @@ from torch import Tensor
 from robustdml_ops.backends import triton_device as device
 from robustdml_ops.backends.dispatch import compute_dtype, operand_dtype, product_dtype
 from robustdml_ops.backends.triton_launch import Launch
+from robustdml_ops.engine.labels import check_label_range
 from robustdml_ops.engine.plan import Plan
 from robustdml_ops.engine.rows.backends import TritonRows, by_columns, new_rows, rows_launch
 from robustdml_ops.engine.similarity_chunks import accumulate, chunk_rows, product
-from robustdml_ops.engine.validation import largest_weight
+from robustdml_ops.engine.validation import check_sample_weights, largest_weight
 
 _FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -79,6 +80,9 @@ class GpuPlan(Plan):
     def prepared(self, X: Tensor, labels: Tensor, weights: Tensor | None, biased: bool) -> tuple[Any, ...]:
         """Unit embeddings (B, D), 1 / |x| (B,), biases (B,) or None, and parts of a number of samples or classes."""
         of, new = self.common, X.new_empty
+        if X.is_cpu:  # Triton's interpreter leaves out the kernel's assertions
+            check_label_range(labels, of.shape[1])
+            weights = None if weights is None else check_sample_weights(weights, X)
         U, inverse_norm = new((of.shape[0], of.shape[2]), dtype=of.operand), new(of.shape[0], dtype=of.compute)
         bias = torch.empty_like(inverse_norm) if biased else None
         counts = new(self.prepare.grid[0], dtype=torch.int32)
@@ -117,7 +121,7 @@ class GpuPlan(Plan):
         return None
 
     def memory(self, X: Tensor, P: Tensor) -> tuple[Any, ...]:
-        """Unit rows of a chunk and 1 / |p|, None where nothing needs them; and dX, room for dV and dP of more chunks."""
+        """Unit rows of a chunk and 1 / |p|, or None; and dX, room for dV, and dP where there are several chunks."""
         of, new = self.common, X.new_empty
         (B, C, D), rows = of.shape, of.rows
         U = None if of.as_they_are else new((rows, D), dtype=of.operand)

@@ -109,17 +109,15 @@ def anchor_gpu_plan(
     )
 
 
-def _epilogue(
-    common: Common, X: Tensor, P: Tensor, alpha: float, parts: int, place: tuple[int, int, int]
-) -> Launch:
+def _epilogue(common: Common, X: Tensor, P: Tensor, alpha: float, parts: int, place: tuple[int, int, int]) -> Launch:
     """The epilogue of a chunk; ``place``: its first class, its classes, and the epilogues' programs before it."""
     from robustdml_ops.ops.anchor.kernels import anchor_lse as kernel
 
     (B, C, D), (first, c, programs) = common.shape, place
     tile = epilogue_launch(B, common.compute, True, False, device.tile_of("anchor_lse", X))
     tensors = ("S", "dS", "V", "labels", "positive_bias", "counts", "totals")
-    absent = ("G", "values", "negative_bias", "anchor_bias", "drop_above", "upstream_positive", "upstream_negative")
-    absent += ("lse_positive", "lse_negative", "bias_partials", "label_weights")
+    absent = ["G", "values", "negative_bias", "anchor_bias", "drop_above", "upstream_positive", "upstream_negative"]
+    absent += ["lse_positive", "lse_negative", "bias_partials", "label_weights"]
     row_stride, column_stride = P.stride() if common.as_they_are else (0, 0)
     fixed = {
         **dict.fromkeys(absent),

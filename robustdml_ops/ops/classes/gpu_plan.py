@@ -68,14 +68,12 @@ class ClassGpuPlan(GpuPlan):
             left = None
             for piece, e, V in chunks:
                 if U is not None and len(chunks) > 1:
-                    V, norm = self.chunk_of(piece, P, U, norm)  # noqa: PLW2901  # the next chunk was written over it
+                    V, norm = self.chunk_of(piece, P, U, norm)  # those of the last chunk are there
                 left = self.gradients_of(piece, (e, weighted), V, norm, into)
             loss = self.loss(losses)
         dX, _, dP = into
         of_X = None if dX is None else Unscaled(dX, samples, factor)
-        if left is not None and self.columns:
-            return loss, [of_X, left]  # type: ignore[list-item]  # scale() makes tensors of them
-        return loss, [of_X, left if dP is None else dP]  # type: ignore[list-item]
+        return loss, [of_X, left if dP is None else dP]  # type: ignore[list-item]  # scale() makes tensors of them
 
     def scale(self, gradients: list[Any], upstream: Tensor) -> list[Tensor | None]:
         """As of all plans; the gradient of the proxies in the layout of the parameter."""
@@ -95,7 +93,8 @@ class ClassGpuPlan(GpuPlan):
         if weights is None:
             return losses.sum() / len(losses)
         weights = weights.to(losses.dtype)
-        return (weights * losses).sum() / (weights > 0).sum().clamp(min=1)
+        mean: Tensor = (weights * losses).sum() / (weights > 0).sum().clamp(min=1)
+        return mean
 
 
 def class_gpu_plan(
@@ -119,7 +118,7 @@ def class_gpu_plan(
     if not is_number(scale) or not is_number(target_bias) or not gpu_plan_serves(X, P, labels, weights):
         return None
     common = common_of(X, P)
-    (B, C, D), terms = common.shape, common.shape[0] * common.shape[1] * common.operand.itemsize
+    terms = common.shape[0] * common.shape[1] * common.operand.itemsize
     if common.compute != torch.float32 or abs(scale) > LARGEST_LOGIT or terms > bytes_to_save(X.device):
         return None
     if not isinstance(choose(BACKENDS, backend, X.device, common.compute), TritonClasses):
@@ -157,7 +156,14 @@ def _epilogue(common: Common, X: Tensor, scale: float, place: tuple[int, int, in
     parts, per_part = slices_of(c, int(tile["BLOCK_C"]), 64)
     fixed = {
         **{"bias": None, "drop_above": None, "c": c, "H": 1, "B": B, "K": 1, "first": first, "scale": None},
-        **{"per_part": per_part, "first_part": parts_before, "scale_stride": 0, "gamma": 1.0, "scale_number": scale, "POOLING": "none"},
+        **{
+            "per_part": per_part,
+            "first_part": parts_before,
+            "scale_stride": 0,
+            "gamma": 1.0,
+            "scale_number": scale,
+            "POOLING": "none",
+        },
         **tile,
     }
     tensors = ("S", "inverse_norm", "labels", "target", "partials", "E")
@@ -172,13 +178,23 @@ def _finish_samples(
 
     B, C, D = common.shape
     (scale, target_bias, exclude), tile = settings, rows_launch(D, device.tile_of("rows", X))
-    strides = dict(zip(("row_stride", "column_stride", "X_row_stride", "X_column_stride"), (*P.stride(), *X.stride())))
+    strides = dict(
+        zip(("row_stride", "column_stride", "X_row_stride", "X_column_stride"), (*P.stride(), *X.stride()), strict=True)
+    )
     fixed = {
-        **{"B": B, "D": D, "parts": parts[0], "count_parts": parts[1], "scale": scale, "target_bias": target_bias},
+        **{
+            "B": B,
+            "D": D,
+            "classes": C,
+            "parts": parts[0],
+            "count_parts": parts[1],
+            "scale": scale,
+            "target_bias": target_bias,
+        },
         **{"most": largest_sum(C), "EXCLUDE": exclude, "BLOCK_P": device.block_of(parts[0], 64)},
         **strides,
         **tile,
     }
-    tensors = ("partials", "target", "labels", "weights", "counts", "X", "inverse_norm", "P", "E", "factor")
-    tensors += ("weighted", "losses")
+    tensors = ["partials", "target", "labels", "weights", "counts", "X", "inverse_norm", "P", "E", "factor"]
+    tensors += ["weighted", "losses"]
     return Launch(kernel, device.grid_of(B, tile["BLOCK_R"]), tensors, fixed)

@@ -9,7 +9,7 @@ from robustdml_ops.engine.rows.kernels import inverse_row_norm
 from robustdml_ops.engine.rows.step_kernels import sum_counts
 
 
-@triton.jit(do_not_specialize=["B", "parts", "count_parts"])
+@triton.jit(do_not_specialize=["B", "classes", "parts", "count_parts"])
 def finish_samples(
     partials,  # (parts, 2, B) compute dtype, in: Σ exp(logit) but the label's, without a shift, see class_lse
     target,  # (B,) compute dtype, in: logit of the label, without target_bias
@@ -25,6 +25,7 @@ def finish_samples(
     losses,  # (programs,) float64, out: part of each program's samples in the loss
     B,  # samples, in
     D,  # columns, in
+    classes,  # C, in
     parts,  # of partials, in
     count_parts,  # of counts, in
     row_stride,  # of P in elements, in
@@ -80,11 +81,12 @@ def finish_samples(
     f = tl.where(tl.abs(f) < least, least, f)
     inverse = tl.load(inverse_norm + r, mask=inside, other=0.0)
     tl.store(factor + r, f * inverse, mask=inside)
-    label = tl.load(labels + r, mask=inside, other=0)
+    label = tl.load(labels + r, mask=inside, other=-1)
+    here = (label >= 0) & (label < classes)  # the first kernel of the step has an assertion
     value = of_label / tl.where(f == 0.0, 1.0, f) * in_type(scale, dtype)
     if P is not None:
-        value *= inverse_row_norm(P + label * row_stride, inside, D, column_stride, dtype, BLOCK_R, BLOCK_D)
-    tl.store(E + label * B + r, value, mask=inside)
+        value *= inverse_row_norm(P + label * row_stride, here, D, column_stride, dtype, BLOCK_R, BLOCK_D)
+    tl.store(E + label * B + r, value, mask=here)
 
     for start in range(0, D, BLOCK_D):
         d = (start + tl.arange(0, BLOCK_D)).to(tl.int64)[None, :]
