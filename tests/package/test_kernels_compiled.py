@@ -357,3 +357,20 @@ def test_a_slot_is_read_before_any_thread_writes_it():
     before, _ = code.split("barrier")
     assert "%old_label" in before
     assert before.count("tt.store") == 4  # touched, of both labels, source and serials; then come the slots'
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("kernel", ["normalize_rows", "subtract_radial"])
+@pytest.mark.usefixtures("as_in_training")
+def test_rows_are_read_by_vectors_in_both_layouts(kernel, columns):
+    """Of W (D, C) the elements of a column lie side by side."""
+    call = step(losses.NormalizedSoftmaxLoss if columns else losses.ProxyNCALoss, BF16, C=512)
+    with compiling(90) as compiled:
+        call()
+    found = [one.asm["ptx"] for name, one in compiled if name == kernel]
+    assert found
+    for code in found:
+        loads = [line for line in code.splitlines() if "ld.global" in line]
+        wide = [line for line in loads if ".v4" in line or ".v2" in line or ".b64" in line]
+        assert any(".v4" in line for line in loads), loads[:5]
+        assert not any("ld.global.b16" in line for line in loads), (len(loads), len(wide))
