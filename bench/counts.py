@@ -85,8 +85,8 @@ def stand_ins(rows: int) -> Iterator[list[str]]:
     """
     from triton.runtime.jit import JITFunction
 
-    from robustdml_ops.backends import cards, dispatch
-    from robustdml_ops.engine import similarity_chunks
+    from robustdml_ops.backends import cards, dispatch, triton_launch
+    from robustdml_ops.engine import gpu_plan, similarity_chunks
     from tests.launches import everywhere
 
     launched: list[str] = []
@@ -94,15 +94,19 @@ def stand_ins(rows: int) -> Iterator[list[str]]:
     def launch(kernel: Any, *arguments: Any, **named: Any) -> None:
         launched.append(getattr(kernel, "__name__", str(kernel)))
 
-    held = sys.modules.get("robustdml_ops.backends.triton_launch")
+    def launch_held(held: triton_launch.Launch, *values: Any) -> None:
+        launched.append(held.kernel.__name__)
+
     nothing, yes = (lambda *_, **__: None), (lambda *_: True)
     with (
         mock.patch.object(JITFunction, "run", launch),
+        mock.patch.object(triton_launch.Launch, "__call__", launch_held),
+        mock.patch.object(gpu_plan, "check_label_range", nothing),
         mock.patch.dict(dispatch.UNAVAILABLE, triton=nothing),
         mock.patch.dict(dispatch.PREFERENCE, cpu=("triton", "eager")),
         mock.patch.multiple(similarity_chunks, memory=lambda _: 80 << 30),
         mock.patch.multiple(cards, architecture=lambda _: cards.DEFAULT),
         everywhere(chunk_rows=lambda *_: rows, bytes_to_save=lambda _: 80 << 25, all_finite=yes, all_within_reach=yes),
-        everywhere(check_finite_rows=nothing, check_finite_proxies=nothing, **({"launch": launch} if held else {})),
+        everywhere(check_finite_rows=nothing, check_finite_proxies=nothing),
     ):
         yield launched
