@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pickle
+import stat
 import warnings
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -39,6 +40,17 @@ _ZIP_END = 22  # bytes of the record at the end of an archive
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
+def check_plain(path: Path, kind: str) -> None:
+    """Refuse what is there and no plain file: a pipe is never read to its end, nor are some devices."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # It is told where it is opened.
+        return
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe, a device or a socket"
+        raise UsageError(f"{path}: not a readable {kind} (it is {what})")
+
+
 def save_plain(path: Path, content: object) -> None:
     """Write a file that is whole or absent, with a checksum."""
     write_checked(path, lambda file: torch.save(content, file))
@@ -46,6 +58,7 @@ def save_plain(path: Path, content: object) -> None:
 
 def read_plain(path: Path, kind: str, checked: bool = False) -> Any:
     """Read what `torch.save` or `save_plain` wrote; where there is a checksum, or must be (``checked``), by it."""
+    check_plain(path, kind)
     try:
         right = content_is_right(path)
     except OSError as error:
@@ -76,6 +89,7 @@ def read_plain(path: Path, kind: str, checked: bool = False) -> Any:
 
 def read_json(path: Path, kind: str) -> dict[str, Any]:
     """Read an object of JSON."""
+    check_plain(path, kind)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -87,6 +101,7 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
 
 def read_csv(path: Path, kind: str, delimiters: str = ",") -> tuple[list[str], list[tuple[int, dict[str, Any]]]]:
     """Read the columns, and each row with the number of its line; of several delimiters the first line has one most."""
+    check_plain(path, kind)
     try:
         with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
             if "\0" in (first := file.readline()):
@@ -112,6 +127,7 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
 
 def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
     """Read arrays of an ``.npz`` file; others that are in it are not looked at."""
+    check_plain(path, ".npz file of plain arrays")
     try:
         # Opened here, because zipfile leaves a file that is no archive open.
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:

@@ -114,7 +114,11 @@ def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:
             raise UsageError(f"class {label!r} cannot be the name of a folder; give --to a .csv list")
     unfinished = to.with_name(f".{to.name}.unfinished")
     with sole_use(unfinished.with_suffix(".lock"), to):
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if unfinished.is_dir() and not unfinished.is_symlink():  # A pipe would keep it waiting.
+            shutil.rmtree(unfinished, ignore_errors=True)
+        if os.path.lexists(unfinished):
+            raise UsageError(f"{unfinished}: is in the way, and no folder that can be deleted; look at it, and delete it")
+        unfinished.mkdir()
         try:
             taken: set[tuple[str, str, str]] = set()
             for row, one in kept.items():
