@@ -58,7 +58,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
         group["params"] = [parameter]
         super().add_param_group(group)
         # Allocate the state now: checkpoints contain it, and a lack of memory shows before training.
-        self.state[parameter] = {"step": torch.tensor(0.0)}
+        self.state[parameter] = {"step": torch.tensor(0.0, dtype=torch.float32, device="cpu")}
         self.add_moments(self.state[parameter], self.param_groups[-1], parameter, len(loss._class_matrix()))
         self._bind(loss, len(self._steps))
 

@@ -119,7 +119,7 @@ class ProxyStep(ProxyUpdate):
         if G.device.type != "cpu":
             finite = torch.isfinite(G).all()
         elif not all_finite(G):
-            self._skipped.append(torch.ones(1, dtype=torch.bool))
+            self._skipped.append(torch.ones(1, dtype=torch.bool, device="cpu"))
             return
         last = first + len(G)
         rows = slice(first, last) if self._rows is None else self._rows[first:last]
@@ -139,7 +139,7 @@ class ProxyStep(ProxyUpdate):
     def native(self, chunks: int) -> Any:
         """The step as the native module's struct."""
         optimizer = self._alive()
-        self._skipped = [torch.zeros(chunks, dtype=torch.bool)]
+        self._skipped = [torch.zeros(chunks, dtype=torch.bool, device="cpu")]
         moments = dict(zip(("M1", "M2"), (moment.data_ptr() for moment in self._moments), strict=False))
         return getattr(module.library, f"ProxyUpdate_{module.SUFFIX[widened(self._matrix.dtype)]}")(
             kind=optimizer.kind,

@@ -117,7 +117,9 @@ def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:
         if unfinished.is_dir() and not unfinished.is_symlink():  # A pipe would keep it waiting.
             shutil.rmtree(unfinished, ignore_errors=True)
         if os.path.lexists(unfinished):
-            raise UsageError(f"{unfinished}: is in the way, and no folder that can be deleted; look at it, and delete it")
+            raise UsageError(
+                f"{unfinished}: is in the way, and no folder that can be deleted; look at it, and delete it"
+            )
         unfinished.mkdir()
         try:
             taken: set[tuple[str, str, str]] = set()
