@@ -39,9 +39,11 @@ class ProxyOptimizer(torch.optim.Optimizer):
             )
         return super().__new__(cls)
 
-    def __init__(self, losses: Losses, scale: float, defaults: dict[str, Any]) -> None:
+    def __init__(self, losses: Losses, scale: float, scaler: Any, defaults: dict[str, Any]) -> None:
         check_positive(scale=scale)
-        self.scale = float(scale)
+        if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+            raise TypeError(f"scaler must be a torch.amp.GradScaler, got {type(scaler).__name__}")
+        self.scale, self.scaler = float(scale), scaler
         self._steps: list[ProxyStep] = []
         several = [losses] if isinstance(losses, nn.Module | Tensor) else list(losses)
         groups = [group if isinstance(group, dict) else {"loss": group} for group in several]
