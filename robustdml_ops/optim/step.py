@@ -43,8 +43,8 @@ class NoGradient(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         """Raise for every operation but a loss scaler's look for NaN and inf, and division that the sweep has done."""
         if func is torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default:
-            steps = [getattr(gradient, "step", None) for gradient in args[0]]
-            if None not in steps:
+            steps = [gradient.step for gradient in args[0] if isinstance(gradient, NoGradient) and gradient.step]
+            if len(steps) == len(args[0]):
                 for step in steps:
                     step.tell(args[1])
                 return
@@ -52,8 +52,8 @@ class NoGradient(Tensor):
             f"{func} asks for the gradient of proxies that were updated within the sweep of their loss, and no such "
             "gradient exists. Leave the proxies out of torch.nn.utils.clip_grad_norm_, of other optimisers, of other "
             "terms of the loss and of DistributedDataParallel (divide them by shard_classes, and call "
-            "leave_out_of_ddp), give their optimiser a torch.amp.GradScaler as scaler=, or train them with an optimiser "
-            "of torch.optim"
+            "leave_out_of_ddp), give their optimiser a torch.amp.GradScaler as scaler=, or train them with an "
+            "optimiser of torch.optim"
         )
 
 
@@ -84,7 +84,8 @@ class ProxyStep(ProxyUpdate):
         if scaler is None or not scaler.is_enabled():
             return None
         factor = None if self.local.device.type == "cpu" else scaler._get_scale_async()
-        return scaler.get_scale() if factor is None else factor
+        known: float | Tensor = scaler.get_scale() if factor is None else factor
+        return known
 
     @property
     def settings(self) -> dict[str, object]:
@@ -203,8 +204,8 @@ class ProxyStep(ProxyUpdate):
             found = f"the gradient of the loss is {factor:.6g}, and the optimiser of its proxies takes {scale:g}"
             if scaled is not None:
                 raise RuntimeError(
-                    f"{found}, scale={self.loss_scale:g} times its scaler's {scaled:g}: take scaler.scale(loss).backward() "
-                    "with that scaler, and call its update() after all steps"
+                    f"{found}, scale={self.loss_scale:g} times its scaler's {scaled:g}: take "
+                    "scaler.scale(loss).backward() with that scaler, and call its update() after all steps"
                 )
             raise RuntimeError(
                 f"{found}: give it the loss scaler that multiplies the loss, scaler=torch.amp.GradScaler(…), so that "

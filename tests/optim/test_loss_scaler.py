@@ -49,8 +49,9 @@ def test_training_is_that_of_torch_with_the_same_scaler(kind, rule, torch_rule, 
             scale.update()
     assert mine.get_scale() == exact.get_scale() == 4096.0
     tolerance = 1e-3 if half else 1e-5
-    for mine_, exact_ in zip((*ours.parameters(), *network.parameters()), (*theirs.parameters(), *twin.parameters())):
-        torch.testing.assert_close(mine_, exact_, rtol=tolerance, atol=tolerance)
+    for one, other in ((ours, theirs), (network, twin)):
+        found, expected = list(one.parameters()), list(other.parameters())
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("rule", [ProxySGD, ProxyAdamW, ProxyAdagrad])
