@@ -102,7 +102,7 @@ def _origin(classes: int | Tensor, number: int) -> Tensor:
     if isinstance(classes, int) and not isinstance(classes, bool):
         if classes < 1:
             raise ValueError(f"classes={classes}: at least one has to remain")
-        new = torch.arange(classes)
+        new = torch.arange(classes, device="cpu")
         return torch.where(new < number, new, -1)
     if not isinstance(classes, Tensor) or classes.dtype != torch.int64 or classes.dim() != 1 or not len(classes):
         given = f"{classes.dtype} {tuple(classes.shape)}" if isinstance(classes, Tensor) else repr(classes)
@@ -221,7 +221,7 @@ def _regroup(item: Any, origin: Tensor, init: Tensor | None, optimizer: torch.op
 
 def _renumber(bank: Any, origin: Tensor) -> None:
     """Give the rows of a bank their new labels; slots of dropped classes are empty."""
-    successor = torch.full((bank.num_classes,), ABSENT)
+    successor = torch.full((bank.num_classes,), ABSENT, dtype=torch.int64, device="cpu")
     successor[origin[origin >= 0]] = (origin >= 0).nonzero().flatten()
     features, labels, sample_ids = (local_of(getattr(bank, name)) for name in bank.slot_buffers)
     labels.copy_(torch.where(labels < 0, labels, successor.to(labels.device)[labels.clamp(min=0)]))

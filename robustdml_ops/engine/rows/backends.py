@@ -56,7 +56,7 @@ def gradient_buffer(proxies: Tensor) -> Tensor:
     if storage is None:
         buffer = new_rows(proxies, rows, columns, proxies.dtype)
     else:
-        buffer = torch.empty(0, dtype=proxies.dtype).set_(storage, 0, (rows, D), (1, rows) if columns else (D, 1))
+        buffer = proxies.new_empty(0).set_(storage, 0, (rows, D), (1, rows) if columns else (D, 1))
     with _lock:
         _storages[parameter] = buffer.untyped_storage()
     return buffer

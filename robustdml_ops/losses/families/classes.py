@@ -96,11 +96,12 @@ class ClassFamilyLoss(ClassMatrixLoss):
     def loss_at(self, cosine: float) -> float:
         """The loss of a sample with this cosine to its own class, and 0 to all others."""
         settings = self._logit_settings()
-        target = torch.tensor([settings["scale"] * cosine + settings.get("target_bias", 0)], dtype=torch.float64)
+        number: Any = {"dtype": torch.float64, "device": "cpu"}
+        target = torch.tensor([settings["scale"] * cosine + settings.get("target_bias", 0)], **number)
         others = torch.full_like(target, math.log(max(1, self.num_classes - 1)))
         lse = others if settings.get("exclude_target") else torch.logaddexp(others, target)
-        inputs = LossInputs(torch.zeros(1, self.embedding_size, dtype=torch.float64), None)
-        return float(self._of_sums(ClassLSE(lse, target), inputs, torch.zeros(1, dtype=torch.int64)))
+        inputs = LossInputs(torch.zeros(1, self.embedding_size, **number), None)
+        return float(self._of_sums(ClassLSE(lse, target), inputs, torch.zeros(1, dtype=torch.int64, device="cpu")))
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         losses, weights = self._losses(inputs), inputs.sample_weights

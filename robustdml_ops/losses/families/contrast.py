@@ -144,6 +144,14 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
             if value.device.type == "cpu":
                 message = f"{name} = {{}}: set a finite number, and lower the learning rate"
                 require(torch.isfinite(value), partial(message.format, value))
+        # Beyond it the scale, or its product with a cosine, leaves the type.
+        scale, most = self.logit_scale.detach(), 700.0 if self.logit_scale.dtype == torch.float64 else 80.0
+        if scale.device.type == "cpu":
+            message = (
+                f"logit_scale = {{:g}}: its exponential leaves {scale.dtype}; keep it within ±{most:g}, as by "
+                "clamp_(max=math.log(100)) after each step, and lower the learning rate"
+            )
+            require(scale.abs() <= most, partial(message.format, scale))
 
     def _check_negatives(self, embeddings: Tensor, negatives: Tensor) -> None:
         raise ValueError(f"{type(self).__name__} takes pairs alone: leave negatives out")
