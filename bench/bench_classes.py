@@ -1,4 +1,4 @@
-"""The class log-sum-exp: −log P(label) with both gradients, and without, against peers and the products alone."""
+"""Softmax over classes: loss and both gradients against peers and the bare products; and without gradients."""
 
 import math
 
@@ -6,22 +6,27 @@ import pytest
 import torch
 
 from robustdml_ops.losses.families.class_matrix import chance_cosine
-from robustdml_ops.python_ref import arcface_loss, class_log_sum_exp
+from robustdml_ops.python_ref import arcface_loss, class_log_sum_exp, cosface_loss
 
-from .workloads import CENTERS, DROPPED, Shape, Workload
+from .families import FAMILIES, assert_same
+from .workloads import DROPPED, Shape, Workload
 
-LARGE = Shape(256, 100_000, 128)
+LARGE, FEWER, WIDE = Shape(256, 100_000, 128), Shape(256, 10_000, 128), Shape(512, 20_000, 512)
 SMALL = Shape(64, 3000, 32)
+# Ours and all rivals, at the shapes at which each family is measured; and ours alone, with options.
 STEPS = [
-    "robustdml/class-lse",
-    "robustdml/class-lse dropped",
-    "robustdml/class-lse two labels",
-    "pml/proxy-nca",
-    "torch/cross_entropy",
-    "torch/linear_cross_entropy",
-    "torch/linear_cross_entropy one chunk",
+    (contender, shape)
+    for kind, shapes in {
+        "normalized-softmax": (LARGE, FEWER, WIDE),
+        "arcface": (LARGE, FEWER),
+        "subcenter-arcface": (Shape(256, 30_000, 128),),
+        "proxy-nca": (LARGE,),
+        "soft-triple": (LARGE,),
+    }.items()
+    for shape in shapes
+    for contender in FAMILIES[kind].contenders(kind)
 ]
-MARGINS = ["robustdml/arcface", "pml/arcface"]
+STEPS += [(f"robustdml/proxy-nca {words}", LARGE) for words in ("dropped", "two labels")]
 # Options of a step, of which the step without them is the floor.
 OPTIONS = [
     f"robustdml/{loss} {options}" for loss in ("arcface", "cosface") for options in ("own", "margins", "own margins")
@@ -29,32 +34,30 @@ OPTIONS = [
 
 
 def check(contender: str) -> None:
-    """The contender agrees with the reference at a small size: value and gradients."""
+    """Ours agrees with the reference at a small size: value and gradients."""
     workload = Workload(SMALL)
     X, P = (tensor.detach().double().requires_grad_() for tensor in (workload.embeddings, workload.proxies))
-    y = workload.labels
-    if contender in MARGINS:
-        truth = arcface_loss(X, y, P)
-    elif contender in OPTIONS:
+    kind, *words = contender.removeprefix("robustdml/").split()
+    family = FAMILIES[kind]
+    y, centers = workload.labels % (SMALL.C // family.centers), P.view(-1, family.centers, SMALL.D)
+    if contender in OPTIONS:
         truth = margin_loss(X, P, y, workload.margins, contender)
-    elif contender.startswith("torch/"):
-        truth = torch.nn.functional.cross_entropy(X @ P.t(), y)
-    elif "soft-triple" in contender:
-        centers = P.view(-1, CENTERS, SMALL.D)
+    elif kind in ("arcface", "subcenter-arcface"):
+        truth = arcface_loss(X, y, P if kind == "arcface" else centers)
+    elif kind == "cosface":
+        truth = cosface_loss(X, y, P)
+    elif kind == "soft-triple":
         options = {"scale": 20.0, "pooling": "softmax", "gamma": 0.1, "target_bias": -0.2}
-        lse, target = class_log_sum_exp(X, centers, y % len(centers), **options)
+        lse, target = class_log_sum_exp(X, centers, y, **options)
         truth = (lse - target).mean()
-    elif contender.endswith("two labels"):
+    elif "two" in words:
         lse, targets = class_log_sum_exp(X, P, torch.stack([y, (y + 1) % SMALL.C], 1), scale=2.0)
         truth = (lse - targets.mean(1)).mean()
     else:
-        drop = DROPPED if contender.endswith("dropped") else torch.inf
-        lse, target = class_log_sum_exp(X, P, y, scale=2.0, drop_similar_negatives=drop)
+        drop = DROPPED if "dropped" in words else torch.inf
+        lse, target = class_log_sum_exp(X, P, y, scale=family.scale, drop_similar_negatives=drop)
         truth = (lse - target).mean()
-    dX, dP = torch.autograd.grad(truth, (X, P))
-    exact = [truth, dX, dP.t() if contender in MARGINS + OPTIONS else dP]
-    for mine, value in zip(workload.contender(contender)(), exact, strict=True):
-        torch.testing.assert_close(mine.double(), value, rtol=1e-4, atol=1e-4 * float(value.detach().abs().max()))
+    assert_same(workload.contender(contender)(), [truth.detach(), *torch.autograd.grad(truth, (X, P))])
 
 
 def margin_loss(X: torch.Tensor, P: torch.Tensor, y: torch.Tensor, margins: torch.Tensor, name: str) -> torch.Tensor:
@@ -70,30 +73,22 @@ def margin_loss(X: torch.Tensor, P: torch.Tensor, y: torch.Tensor, margins: torc
     return torch.nn.functional.cross_entropy(64 * kept.scatter(1, y[:, None], moved), y)
 
 
-def require(contender: str) -> None:
-    if contender.startswith("torch/linear") and not hasattr(torch.nn.functional, "linear_cross_entropy"):
-        pytest.skip(f"torch {torch.__version__} has no linear_cross_entropy")
-
-
-@pytest.mark.parametrize(
-    ("contender", "group"),
-    [
-        *((contender, f"class LSE, {LARGE}") for contender in STEPS),
-        *((contender, f"ArcFace, {LARGE}") for contender in MARGINS),
-        ("robustdml/class-lse soft-triple", f"class LSE, {CENTERS} centres a class, {LARGE} rows"),
-    ],
-)
-def test_step(timed, contender, group):
-    require(contender)
-    check(contender)
-    workload = Workload(LARGE)
+@pytest.mark.parametrize(("contender", "shape"), STEPS, ids=str)
+def test_step(timed, contender, shape):
+    """The floor: the three bare products of these shapes."""
+    who, _, what = contender.partition("/")
+    check(f"robustdml/{what}")
+    workload = Workload(shape)
+    step = workload.contender(contender)
+    if who != "robustdml":
+        assert_same(step(), workload.contender(f"robustdml/{what}")())
     timed(
-        workload.contender(contender),
-        workload.products(sweeps=2),
-        group=group,
+        step,
+        workload.products(),
+        group=f"{what.split()[0]}, {shape}",
         contender=contender,
-        rounds=9 if contender.startswith("robustdml") else 5,
-        flops=workload.flops(sweeps=2),
+        rounds=9 if who == "robustdml" else 5,
+        flops=workload.flops(),
         bytes=workload.bytes(),
     )
 
@@ -128,7 +123,14 @@ def test_without_gradients(timed):
     )
 
 
-@pytest.mark.parametrize("contender", ["robustdml/class-lse", "pml/proxy-nca", "torch/cross_entropy", *MARGINS])
+@pytest.mark.parametrize(
+    "contender",
+    [
+        f"{who}/{kind}"
+        for kind in ("proxy-nca", "normalized-softmax", "arcface")
+        for who in ("robustdml", "pml", "torch", "compile")
+    ],
+)
 def test_memory(in_own_process, contender):
     sizes = (LARGE.B, LARGE.C, LARGE.D)
     in_own_process("memory", contender, *sizes, group=f"memory, {LARGE}", contender=contender)

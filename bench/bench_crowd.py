@@ -7,7 +7,7 @@ import pytest
 from .workloads import Shape
 
 LARGE = Shape(256, 100_000, 128)
-CONTENDERS = ("robustdml/proxy-anchor", "pml/proxy-anchor", "robustdml/class-lse", "pml/proxy-nca")
+CONTENDERS = ("robustdml/proxy-anchor", "pml/proxy-anchor", "robustdml/proxy-nca", "pml/proxy-nca")
 CONTENDERS += ("robustdml/similarity", "robustdml/nearest")
 
 

@@ -11,10 +11,11 @@ from robustdml_ops.ops import nearest, similarity
 
 from .device import DEVICE
 from .memory import resident
+from .rivals import compiled, cosines
 
 SHAPES = [(256, 100_000, 128), (256, 100_000, 512), (2048, 20_000, 128)]
 ALL = (60_000, 128)
-K = 10
+K, SLICE = 10, 4000
 
 
 def matrices(B, C, D, device=DEVICE):
@@ -35,14 +36,24 @@ def nearest_by_pml(X, k):
     return CustomKNN(CosineSimilarity(), batch_size=1024)(X, k, X, True)
 
 
-def nearest_by_torch(X, k):
-    cosines = (normalize(X) @ normalize(X).t()).fill_diagonal_(-torch.inf)
-    return cosines.topk(k)
+def nearest_of(queries, X, first, k):
+    """The nearest of rows that begin with row ``first`` of X, a tensor: a number would be compiled again."""
+    S = cosines(queries, X)
+    itself = first + torch.arange(len(queries), device=X.device)[:, None]
+    return S.scatter(1, itself, -torch.inf).topk(k)
+
+
+def nearest_by_slices(X, k, formula=nearest_of):
+    """Of all rows, some thousand at a time: no matrix of all with all."""
+    starts = range(0, len(X), SLICE)
+    found = [formula(X[start : start + SLICE], X, torch.tensor(start, device=X.device), k) for start in starts]
+    return [torch.cat(parts) for parts in zip(*found, strict=True)]
 
 
 CONTENDERS = {
     "robustdml/similarity": similarity,
-    "torch/normalize and multiply": lambda X, P: normalize(X) @ normalize(P).t(),
+    "torch/normalize and multiply": cosines,
+    "compile/normalize and multiply": lambda X, P: compiled(cosines)(X, P),
     "pml/CosineSimilarity": by_pml,
 }
 
@@ -51,7 +62,7 @@ CONTENDERS = {
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_matrix(timed, shape, contender):
     small = matrices(20, 30, 8)
-    torch.testing.assert_close(CONTENDERS[contender](*small), normalize(small[0]) @ normalize(small[1]).t())
+    torch.testing.assert_close(CONTENDERS[contender](*small), cosines(*small))
     (X, P), (B, C, D) = matrices(*shape), shape
     unit = normalize(X)
     with torch.no_grad():
@@ -65,7 +76,7 @@ def test_matrix(timed, shape, contender):
         )
 
 
-@pytest.mark.parametrize("contender", ["robustdml/similarity", "torch/normalize and multiply"])
+@pytest.mark.parametrize("contender", [contender for contender in CONTENDERS if not contender.startswith("pml/")])
 def test_matrix_with_gradients(timed, contender):
     B, C, D = SHAPES[0]
     X, P = (matrix.requires_grad_() for matrix in matrices(B, C, D))
@@ -98,6 +109,8 @@ def tiles(X):
 
 NEIGHBOURS = {
     "robustdml/nearest": lambda X, k: nearest(X, X, k, exclude_self=True),
+    "torch/by slices": nearest_by_slices,
+    "compile/by slices": lambda X, k: nearest_by_slices(X, k, compiled(nearest_of)),
     "pml/CustomKNN": nearest_by_pml,
 }
 
@@ -105,7 +118,7 @@ NEIGHBOURS = {
 @pytest.mark.parametrize("contender", NEIGHBOURS)
 def test_nearest(timed, contender):
     X, _ = matrices(300, 1, 8)
-    for mine, other in zip(NEIGHBOURS[contender](X, K), nearest_by_torch(X, K), strict=True):
+    for mine, other in zip(NEIGHBOURS[contender](X, K), nearest_of(X, X, torch.tensor(0), K), strict=True):
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-5)
     N, D = ALL
     X, _ = matrices(N, 1, D)

@@ -2,31 +2,25 @@
 
 import json
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.engine.similarity_chunks import chunk_rows
-from robustdml_ops.losses import (
-    ContrastiveLoss,
-    InfoNCELoss,
-    MemoryContrastiveLoss,
-    MultiSimilarityLoss,
-    NTXentLoss,
-    SigmoidLoss,
-    SupConLoss,
-)
 from robustdml_ops.ops import pair_lse
-from robustdml_ops.python_ref import multi_similarity_loss, supcon_loss
 
+from . import rivals
 from .device import DEVICE
+from .families import FAMILIES, LIBRARIES
 from .memory import resident
+from .shapes import Shape
+from .workloads import Workload, under_autocast
 
 MS = {"alpha": 2.0, "beta": 50.0, "base": 0.5}
+TOWERS = ("info-nce", "sigmoid")  # of a batch and another view of it, the bank
 
 
 @dataclass(frozen=True)
@@ -61,65 +55,85 @@ class PairWorkload:
         self.bank = torch.nn.functional.normalize(torch.randn(shape.m, shape.D, **new))
         self.bank_labels = torch.randint(classes, (shape.m,), **new)
 
-    def contender(self, name: str) -> Callable[[], list[Tensor]]:
-        """Return the step of ``name``: value and gradient, or the value alone where it ends in ``sweep``."""
-        X, y = self.embeddings, self.labels
-        bank = (self.bank, self.bank_labels) if self.shape.m else (None, None)
-        if name == "robustdml/sweep":
-            return lambda: list(pair_lse(X.detach(), y, **MS, epsilon=0.1))
-        modules: dict[str, Callable[[], torch.nn.Module]] = {
-            "ms": lambda: MultiSimilarityLoss(**MS, epsilon=0.1),
-            "ms none": lambda: MultiSimilarityLoss(**MS, epsilon=0.1, reduction="none"),
-            "contrastive": lambda: ContrastiveLoss(pos_margin=1, neg_margin=0.5, distance="cosine"),
-            "supcon": SupConLoss,
-            "nt-xent": NTXentLoss,
-            "memory": MemoryContrastiveLoss,
-            "info-nce of two towers": InfoNCELoss,
-            "sigmoid of two towers": SigmoidLoss,
-        }
-        references: dict[str, Callable[[], Tensor]] = {
-            "reference/ms": lambda: multi_similarity_loss(X, y, **MS, epsilon=0.1),
-            "reference/supcon": lambda: supcon_loss(X, y),
-        }
-        if (kind := name.removeprefix("robustdml/")) in modules:
-            module = modules[kind]().to(X.device)
-            given = (X, self.bank.requires_grad_()) if "towers" in name else (X, y, None, *bank)
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
+        """The bank's rows and labels, if there is one."""
+        return (self.bank, self.bank_labels) if self.shape.m else ()
 
-            def loss() -> Tensor:
-                found: Tensor = module(*given)
-                return found.mean() if found.dim() else found
-        else:
-            loss = references[name] if name in references else self.beside_the_peer(name)
+    def contender(self, name: str) -> Callable[[], list[Tensor]]:
+        """The step of ``<who>/<family>``: value and gradients; the value alone where it ends in ``sweep``."""
+        who, _, what = name.partition("/")
+        if what == "sweep":
+            return lambda: list(pair_lse(self.embeddings.detach(), self.labels, **MS, epsilon=0.1))
+        towers = what in TOWERS
+        matrices = [self.embeddings, self.bank.requires_grad_()] if towers else [self.embeddings]
+        loss, parameters = self.loss(who, what, towers)
+        leaves = [*matrices, *parameters]
+        evaluate = under_autocast(loss, self.embeddings.device) if self.amp else loss
 
         def step() -> list[Tensor]:
-            X.grad = self.bank.grad = None
-            with torch.autocast(X.device.type, torch.bfloat16) if self.amp else nullcontext():
-                value = loss()
+            for leaf in leaves:
+                leaf.grad = None
+            value = evaluate()
             value.backward()
-            return [value.detach(), X.grad]
+            return [value, *(matrix.grad for matrix in matrices)]
 
         return step
 
-    def beside_the_peer(self, name: str) -> Callable[[], Tensor]:
-        """A loss of pytorch-metric-learning, or ours with its miner or its memory."""
+    def loss(self, who: str, what: str, towers: bool) -> tuple[Callable[[], Tensor], Iterable[Tensor]]:
+        """The loss, and the parameters that it has."""
+        X, y = self.embeddings, self.labels
+        if composed := {"miner's pairs": self.of_mined, "queue": self.of_queue}.get(what):
+            return composed(who), ()
+        if who == "pml" and what in ("ms", "memory", "info-nce"):
+            return self.of_peer(what), ()
+        kind, *words = what.split()
+        if who not in LIBRARIES:
+            formula, others = FAMILIES[kind].rival(who), (self.bank,) if towers else (y, *self.memory)
+            return lambda: formula(X, *others), ()
+        module = FAMILIES[kind].module(who, X.device, **({"reduction": "none"} if words else {}))
+        given = (X, self.bank) if towers else (X, y, None, *self.memory)
+
+        def loss() -> Tensor:
+            found: Tensor = module(*given)
+            return found.mean() if found.dim() else found
+
+        return loss, module.parameters()
+
+    def of_peer(self, kind: str) -> Callable[[], Tensor]:
+        """A loss that pytorch-metric-learning has in parts."""
         from pytorch_metric_learning import losses, miners
 
-        X, y, bank = self.embeddings, self.labels, (self.bank, self.bank_labels)
-        miner, theirs = miners.MultiSimilarityMiner(0.1), losses.MultiSimilarityLoss(**MS)
-        if name == "pml/ms":
-            return lambda: theirs(X, y, miner(X, y))
-        cosine = losses.ContrastiveLoss(pos_margin=1, neg_margin=0.5, distance=theirs.distance)
-        if name == "pml/contrastive":
-            return lambda: cosine(X, y)
-        if name == "pml/supcon":
-            supcon = losses.SupConLoss()
-            return lambda: supcon(X, y)
-        if name == "pml/memory":
-            return lambda: cosine(X, y) + cosine(X, y, None, *bank)
-        loss = {"robustdml": MultiSimilarityLoss(**MS), "pml": theirs}[name.split("/")[0]]
-        if "miner's pairs" in name:
-            found = miner(X, y)  # beforehand: mining is not timed
+        X, y = self.embeddings, self.labels
+        if kind == "ms":
+            loss, miner = losses.MultiSimilarityLoss(**MS), miners.MultiSimilarityMiner(0.1)
+            return lambda: loss(X, y, miner(X, y))
+        if kind == "memory":
+            loss = FAMILIES["contrastive"].module("pml", X.device)
+            return lambda: loss(X, y) + loss(X, y, None, *self.memory)
+        loss, place = losses.NTXentLoss(), torch.arange(len(X), device=X.device)
+        sides = (X, place, None, self.bank, place.clone()), (self.bank, place, None, X, place.clone())
+        return lambda: (loss(*sides[0]) + loss(*sides[1])) / 2
+
+    def of_mined(self, who: str) -> Callable[[], Tensor]:
+        """Pairs of pytorch-metric-learning's miner, mined beforehand."""
+        from pytorch_metric_learning import miners
+
+        X, y = self.embeddings, self.labels
+        found = miners.MultiSimilarityMiner(0.1)(X, y)
+        if who in LIBRARIES:
+            loss = FAMILIES["multi-similarity"].module(who, X.device)
             return lambda: loss(X, y, found)
+        listed = rivals.listed_multi_similarity
+        formula = rivals.compiled(listed) if who == "compile" else listed
+        return lambda: formula(X, *found)
+
+    def of_queue(self, who: str) -> Callable[[], Tensor]:
+        """The peer's memory around its loss, or ours."""
+        from pytorch_metric_learning import losses
+
+        X, y = self.embeddings, self.labels
+        loss = FAMILIES["multi-similarity"].module(who, X.device)
         queue = losses.CrossBatchMemory(loss, self.shape.D, memory_size=self.shape.m).to(X.device)
         while not queue.has_been_filled:
             queue(X.detach(), y)
@@ -145,6 +159,14 @@ class PairWorkload:
             run(bank, of_bank)
 
         return step
+
+
+def workload_of(kind: str, shape: Shape, chunks: int = 1, device: str = "cpu") -> Workload | PairWorkload:
+    """Small inputs of a family: ``chunks`` times the classes of a shape; or times the samples, where there are none."""
+    family, B = FAMILIES[kind], shape.B * chunks
+    if family.classes:
+        return Workload(replace(shape, C=shape.C * family.centers * chunks), device)
+    return PairWorkload(PairShape(B, shape.D, B if kind in TOWERS else 0), device)
 
 
 def peak(name: str, shape: PairShape) -> dict[str, float]:

@@ -1,31 +1,37 @@
 """The contenders over proxies: each runs one loss with both gradients, into fresh gradient memory."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import cached_property
-from importlib import import_module
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-import robustdml_ops.losses
 from robustdml_ops.engine.similarity_chunks import chunk_rows
-from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss, SmoothProxyAnchorLoss
 from robustdml_ops.ops import class_lse, nearest, similarity
-from robustdml_ops.python_ref import proxy_anchor_loss, smooth_proxy_anchor_loss
 
 from .device import DEVICE
+from .families import FAMILIES, LIBRARIES
 from .shapes import Shape
 
 HIDDEN = 512  # width of the confidence head in Smooth Proxy-Anchor
-CENTERS = 10  # of a class in SoftTriple
 DROPPED = 0.2  # cosine above which a negative is left out
+# Options of a loss by words behind its name; others choose what it is called with.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "dropped": {"drop_similar_negatives": DROPPED},
+    "own": {"drop_similar_negatives": "own"},
+    "none": {"reduction": "none"},
+}
 
 
-def peer_losses() -> Any:
-    """The losses of pytorch-metric-learning, which the other contenders do without."""
-    return import_module("pytorch_metric_learning.losses")
+def under_autocast(loss: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
+    """The loss with products of bfloat16."""
+
+    def evaluate() -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
+            return loss()
+
+    return evaluate
 
 
 class Workload:
@@ -38,7 +44,7 @@ class Workload:
         self.shape, self.device, self.amp = shape, torch.device(device), amp
         B, C, D = shape.B, shape.C, shape.D
         self.embeddings = torch.randn(B, D, device=device, dtype=dtype, requires_grad=True)
-        self.proxies = torch.nn.Parameter(torch.randn(C, D, device=device, dtype=dtype))
+        self.proxies = nn.Parameter(torch.randn(C, D, device=device, dtype=dtype))
         self.labels = torch.randint(C, (B,), device=device)
 
     @cached_property
@@ -55,113 +61,62 @@ class Workload:
         return torch.sigmoid(hidden @ weight.t() + bias)
 
     @cached_property
-    def columns(self) -> torch.nn.Parameter:
+    def columns(self) -> nn.Parameter:
         """The proxies as (D, C), a column for each class, as losses with a margin store them."""
-        return torch.nn.Parameter(self.proxies.detach().t().contiguous())
+        return nn.Parameter(self.proxies.detach().t().contiguous())
 
     @cached_property
     def margins(self) -> Tensor:
         """A margin for each sample."""
         return torch.linspace(0.2, 0.4, self.shape.B, device=self.device)
 
-    def loss_and_gradients(
-        self, loss: Callable[[], Tensor], parameter: torch.nn.Parameter | None = None
-    ) -> Callable[[], list[Tensor]]:
-        """A training step: ``zero_grad(set_to_none=True)``, forward, backward."""
-        weights = self.proxies if parameter is None else parameter
+    def loss_and_gradients(self, loss: Callable[[], Tensor], *parameters: nn.Parameter) -> Callable[[], list[Tensor]]:
+        """A training step, ``zero_grad(set_to_none=True)``, forward, backward: the loss and two gradients."""
+        leaves = [self.embeddings, *(parameters or [self.proxies])]
+        evaluate = under_autocast(loss, self.device) if self.amp else loss
 
         def step() -> list[Tensor]:
-            self.embeddings.grad = weights.grad = None
-            with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False) if self.amp else nullcontext():
-                value = loss()
+            for leaf in leaves:
+                leaf.grad = None
+            value = evaluate()
             value.backward()
-            return [value.detach(), self.embeddings.grad, weights.grad]
+            return [value, leaves[0].grad, leaves[1].grad]
 
         return step
 
     def contender(self, name: str) -> Callable[[], list[Tensor]]:
-        """Return the step of ``name``: ``robustdml/…``, ``pml/…``, ``torch/…`` or ``reference/…``."""
-        C, D = self.shape.C, self.shape.D
-        X, P, y = self.embeddings, self.proxies, self.labels
-        if name in self.class_losses:
-            return self.loss_and_gradients(self.class_losses[name])
-        if name == "pml/proxy-nca":
-            proxy_nca = self.peer_proxy_nca()
-            return self.loss_and_gradients(lambda: proxy_nca(X, y))
-        if name == "robustdml/similarity":
+        """The step of ``<who>/<family> <words>``: ours, the peer's, or its formula; words as in :data:`OPTIONS`."""
+        who, _, what = name.partition("/")
+        kind, *words = what.split()
+        X, P = self.embeddings, self.proxies
+        if kind == "similarity":
             return lambda: [similarity(X.detach(), P.detach())]
-        if name == "robustdml/nearest":
-            queries = P.detach()[: C // 5]
+        if kind == "nearest":
+            queries = P.detach()[: len(P) // 5]
             return lambda: list(nearest(queries, queries, 10, exclude_self=True))
-        if name.split()[0].endswith(("/arcface", "/cosface")):
-            return self.margin_step(name)
-        modules = {
-            "robustdml/proxy-anchor": ProxyAnchorLoss,
-            "robustdml/proxy-anchor dropped": lambda C, D: ProxyAnchorLoss(C, D, drop_similar_negatives=DROPPED),
-            "robustdml/proxy-anchor none": lambda C, D: ProxyAnchorLoss(C, D, reduction="none"),
-            "robustdml/smooth dense": SmoothProxyAnchorLoss,
-            "robustdml/smooth factored": SmoothProxyAnchorLoss,
-            "robustdml/adaptive": AdaptiveProxyAnchorLoss,
-            "pml/proxy-anchor": lambda C, D: peer_losses().ProxyAnchorLoss(C, D),
-        }
-        if name == "reference/proxy-anchor":
-            return self.loss_and_gradients(lambda: proxy_anchor_loss(X, P, y))
-        if name == "reference/smooth dense":
-            return self.loss_and_gradients(lambda: smooth_proxy_anchor_loss(X, P, self.confidences))
-        module = modules[name](1, D).to(self.device)
-        module.num_classes, module.proxies = C, P
-        target = {"robustdml/smooth dense": "confidences", "robustdml/smooth factored": "factors"}.get(name, "labels")
-        given = getattr(self, target)
-        return self.loss_and_gradients(lambda: module(X, given).sum())
+        family = FAMILIES[kind]
+        target = self.target(words) if words else self.labels % (len(P) // family.centers)
+        if who not in LIBRARIES:
+            formula = family.rival(who)
+            return self.loss_and_gradients(lambda: formula(X, P, target))
+        options = {key: value for word in words for key, value in OPTIONS.get(word, {}).items()}
+        module = family.module(who, self.device, *P.shape, **options)
+        matrix = next(name for name in ("proxies", "W", "fc") if hasattr(module, name))
+        setattr(module, matrix, P if matrix == "proxies" else self.columns)
+        others = [parameter for name, parameter in module.named_parameters() if name != matrix]
+        given = {"margins": self.margins} if "margins" in words else {}
 
-    def margin_step(self, name: str) -> Callable[[], list[Tensor]]:
-        """ArcFace or CosFace with the options that the name ends with: ``own``, ``margins``."""
-        kind, *options = name.split()
-        library = robustdml_ops.losses if kind.startswith("robustdml") else peer_losses()
-        loss = getattr(library, "CosFaceLoss" if "cosface" in kind else "ArcFaceLoss")(1, self.shape.D).to(self.device)
-        loss.num_classes, loss.W = self.shape.C, self.columns
-        if "own" in options:
-            loss.drop_similar_negatives = "own"
-        given = {"margins": self.margins} if "margins" in options else {}
-        return self.loss_and_gradients(lambda: loss(self.embeddings, self.labels, **given), self.columns)
+        def loss() -> Tensor:
+            found: Tensor = module(X, target, **given)
+            return found.sum() if found.dim() else found
 
-    def peer_proxy_nca(self, scale: float = 1.0) -> torch.nn.Module:
-        """Proxy-NCA of pytorch-metric-learning on these proxies."""
-        peer = peer_losses().ProxyNCALoss(1, self.shape.D, softmax_scale=scale)
-        peer.proxies, peer.proxy_labels = self.proxies, torch.arange(self.shape.C, device=self.device)
-        return peer
+        return self.loss_and_gradients(loss, getattr(module, matrix), *others)
 
-    @cached_property
-    def class_losses(self) -> dict[str, Callable[[], Tensor]]:
-        """−log P(label): ours of unit vectors scaled by 2, as in Proxy-NCA; PyTorch's of raw vectors."""
-        D, X, P, y = self.shape.D, self.embeddings, self.proxies, self.labels
-
-        def ours(proxies: Tensor = P, labels: Tensor = y, **options: Any) -> Tensor:
-            lse, target = class_lse(X, proxies, labels, **options)
-            return (lse - target).mean()
-
-        def ours_of_two() -> Tensor:
-            lse, targets = class_lse(X, P, torch.stack([y, (y + 1) % len(P)], 1), scale=2.0)
-            return (lse - targets.mean(1)).mean()
-
-        def soft_triple() -> Tensor:
-            """Ten centres a class, out of the same number of rows."""
-            centers = P.view(-1, CENTERS, D)
-            return ours(centers, y % len(centers), scale=20.0, pooling="softmax", gamma=0.1, target_bias=-0.2)
-
-        losses = {
-            "robustdml/class-lse": lambda: ours(scale=2.0),
-            "robustdml/class-lse dropped": lambda: ours(scale=2.0, drop_similar_negatives=DROPPED),
-            "robustdml/class-lse two labels": ours_of_two,
-            "robustdml/class-lse soft-triple": soft_triple,
-            "torch/cross_entropy": lambda: torch.nn.functional.cross_entropy(torch.nn.functional.linear(X, P), y),
-        }
-        if hasattr(torch.nn.functional, "linear_cross_entropy"):  # torch ≥ 2.13
-            whole = torch.nn.LinearCrossEntropyOptions(batch_chunk_size=len(X))
-            linear_cross_entropy = torch.nn.functional.linear_cross_entropy
-            losses["torch/linear_cross_entropy"] = lambda: linear_cross_entropy(X, P, y)
-            losses["torch/linear_cross_entropy one chunk"] = lambda: linear_cross_entropy(X, P, y, options=whole)
-        return losses
+    def target(self, words: list[str]) -> Any:
+        """What a loss with such words takes in place of labels."""
+        if "two" in words:
+            return torch.stack([self.labels, (self.labels + 1) % self.shape.C], 1)
+        return self.confidences if "dense" in words else self.factors if "factored" in words else self.labels
 
     @cached_property
     def densities(self) -> tuple[Tensor, Tensor]:

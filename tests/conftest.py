@@ -17,7 +17,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from robustdml_ops.backends import dispatch, native_module, trust
+from robustdml_ops.backends import dispatch, native_module, self_check
 from tests.native import native_builds
 
 UNDER_TEST = os.environ.get("ROBUSTDML_NATIVE_UNDER_TEST")
@@ -58,7 +58,7 @@ SMALL_CHUNKS = (
     "ops.pairs.sweep.chunk_rows",
     "ops.anchor.sweep.cache_rows",
     "ops.classes.autograd.cache_rows",
-    "ops.pairs.second_derivative.cache_rows",
+    "ops.pairs.eager.cache_rows",
 )
 
 
@@ -85,12 +85,12 @@ def exact_products():
 
 
 @pytest.fixture
-def self_check(monkeypatch, tmp_path):
+def cpu_is_checked(monkeypatch, tmp_path):
     """Backends are checked before they are trusted, on the CPU, too, from an empty cache on."""
     monkeypatch.delenv("ROBUSTDML_SELF_CHECK")
     monkeypatch.setenv("ROBUSTDML_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(trust, "CHECKED", {"cpu", "cuda"})
-    monkeypatch.setattr(trust, "_VERDICTS", {})
+    monkeypatch.setattr(self_check, "CHECKED", {"cpu", "cuda"})
+    monkeypatch.setattr(self_check, "_VERDICTS", {})
     dispatch._tell_once.cache_clear()
 
 

@@ -1,75 +1,87 @@
 """Tables of ``bench/results``: times and memory on the CPU.
 
-``python -m website.bench_tables BENCH.json`` takes new times into the stored ones.
+``python -m website.bench_tables BENCH.json`` takes new times into the stored ones, and into README.
 """
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from website.repository import ROOT
 from website.tables import table
 
-CPU = ROOT / "bench" / "results" / "cpu.json"
+CPU, README = ROOT / "bench" / "results" / "cpu.json", ROOT / "README.md"
 ZEN, OLDER = ", Zen 4", ", Zen 3"  # end the group of a row of that processor beside those of another
-# What tables call a row of bench/, where B is 256 unless the row says otherwise: its group, contender and peer.
+# Who computes the same as a row of ours, by the beginning of the contender's name.
+RIVALS = {
+    "pml": "pytorch-metric-learning",
+    "torch": "PyTorch",
+    "compile": "`torch.compile`",
+    "linear_cross_entropy": "`F.linear_cross_entropy`",
+}
+# What tables call a row of bench/, where B is 256 and D is 128 unless the row says otherwise: its group and contender.
 STEPS = {
-    "Proxy-Anchor, 10⁵ classes": ("proxy-anchor, B=256 C=1e5 D=128", "proxy-anchor", "pml/proxy-anchor"),
-    "Proxy-NCA, 10⁵ classes": ("class LSE, B=256 C=1e5 D=128", "class-lse", "pml/proxy-nca"),
-    "contrastive with a memory of 10⁵": ("pairs, memory, B=256 D=128 m=1e5", "memory", "pml/memory"),
+    "Proxy-Anchor, 10⁵ classes": ("proxy-anchor, B=256 C=1e5 D=128", "proxy-anchor"),
+    "softmax, 10⁵ classes": ("normalized-softmax, B=256 C=1e5 D=128", "normalized-softmax"),
+    "softmax, 10⁴ classes": ("normalized-softmax, B=256 C=1e4 D=128", "normalized-softmax"),
+    "multi-similarity, mined, B=1024, D=512": ("pairs, ms, B=1024 D=512", "ms"),
+    "contrastive with a memory of 10⁵": ("pairs, memory, B=256 D=128 m=1e5", "memory"),
     "multi-similarity, mined, half of the labels wrong, B=1024, D=512": (
         "pairs, ms, B=1024 D=512, 50 % wrong labels",
         "ms",
-        "pml/ms",
     ),
-    "multi-similarity, mined, B=1024, D=512": ("pairs, ms, B=1024 D=512", "ms", "pml/ms"),
-    "contrastive, B=1024, D=512": ("pairs, contrastive, B=1024 D=512", "contrastive", "pml/contrastive"),
-    "SupCon, B=4096, D=512": ("pairs, supcon, B=4096 D=512", "supcon", "pml/supcon"),
-    "NT-Xent, B=4096, D=512": ("pairs, nt-xent, B=4096 D=512", "nt-xent", None),
-    "Proxy-Anchor, 10⁵ classes, similar negatives dropped": (
-        "proxy-anchor, B=256 C=1e5 D=128",
-        "proxy-anchor dropped",
-        None,
-    ),
-    "Proxy-NCA, 10⁵ classes, two labels a sample": ("class LSE, B=256 C=1e5 D=128", "class-lse two labels", None),
-    "Proxy-Anchor, 200 classes, B=128, D=64": ("proxy-anchor, B=128 C=2e2 D=64", "proxy-anchor", "pml/proxy-anchor"),
-    "Proxy-Anchor, 2·10⁵ classes, D=512": ("proxy-anchor, B=256 C=2e5 D=512", "proxy-anchor", None),
+    "softmax, 2·10⁴ classes, B=512, D=512": ("normalized-softmax, B=512 C=2e4 D=512", "normalized-softmax"),
+    "ArcFace, 10⁵ classes": ("arcface, B=256 C=1e5 D=128", "arcface"),
+    "ArcFace, 10⁴ classes": ("arcface, B=256 C=1e4 D=128", "arcface"),
+    "sub-centre ArcFace, 10⁴ classes, 3 centres each": ("subcenter-arcface, B=256 C=3e4 D=128", "subcenter-arcface"),
+    "Proxy-NCA, 10⁵ classes": ("proxy-nca, B=256 C=1e5 D=128", "proxy-nca"),
+    "Proxy-NCA, 10⁵ classes, two labels a sample": ("proxy-nca, B=256 C=1e5 D=128", "proxy-nca two labels"),
+    "SoftTriple, 10⁴ classes, 10 centres each": ("soft-triple, B=256 C=1e5 D=128", "soft-triple"),
+    "contrastive, B=1024, D=512": ("pairs, contrastive, B=1024 D=512", "contrastive"),
+    "SupCon, B=4096, D=512": ("pairs, supcon, B=4096 D=512", "supcon"),
+    "NT-Xent, B=4096, D=512": ("pairs, nt-xent, B=4096 D=512", "nt-xent"),
+    "Proxy-Anchor, 10⁵ classes, similar negatives dropped": ("proxy-anchor, B=256 C=1e5 D=128", "proxy-anchor dropped"),
+    "Proxy-Anchor, 2·10⁵ classes, D=512": ("proxy-anchor, B=256 C=2e5 D=512", "proxy-anchor"),
     "Proxy-Anchor, 10⁵ classes, autocast to bfloat16 (Zen 5)": (
         "proxy-anchor, B=256 C=1e5 D=128",
         "proxy-anchor autocast",
-        None,
     ),
     "Proxy-Anchor, 10⁵ classes, autocast to bfloat16 (Zen 4)": (
         "proxy-anchor, B=256 C=1e5 D=128, Zen 4",
         "proxy-anchor autocast",
-        None,
     ),
     "Proxy-Anchor, 2·10⁵ classes, D=512, autocast to bfloat16 (Zen 5)": (
         "proxy-anchor, B=256 C=2e5 D=512",
         "proxy-anchor autocast",
-        None,
     ),
     "Proxy-Anchor, 2·10⁵ classes, D=512, autocast to bfloat16 (Zen 4)": (
         "proxy-anchor, B=256 C=2e5 D=512, Zen 4",
         "proxy-anchor autocast",
-        None,
     ),
-    "Proxy-Anchor, 10⁶ classes": ("proxy-anchor, B=256 C=1e6 D=128", "proxy-anchor", None),
-    "Smooth Proxy-Anchor, 10⁵ classes, (B, C) confidences (Xeon)": (
-        "smooth, B=256 C=1e5 D=128, Xeon",
-        "smooth dense",
-        None,
-    ),
-    "PRISM's probabilities, 10⁵ classes, without gradients (Xeon)": (
-        "log P_clean, B=256 C=1e5 D=128, Xeon",
-        "vmf",
-        None,
-    ),
+    "Proxy-Anchor, 10⁶ classes": ("proxy-anchor, B=256 C=1e6 D=128", "proxy-anchor"),
+    "Smooth Proxy-Anchor, 10⁵ classes, (B, C) confidences (Xeon)": ("smooth, B=256 C=1e5 D=128, Xeon", "smooth dense"),
+    "PRISM's probabilities, 10⁵ classes, without gradients (Xeon)": ("log P_clean, B=256 C=1e5 D=128, Xeon", "vmf"),
 }
 README_STEPS = list(STEPS)[:4]
-WITHOUT_AVX512 = [*README_STEPS, "SupCon, B=4096, D=512", "Proxy-Anchor, 200 classes, B=128, D=64"]
+# Steps of bench_small.py: 128 samples, 200 classes, D=64.
+SMALL = {
+    "Proxy-Anchor": ("proxy-anchor, B=128 C=2e2 D=64", "proxy-anchor"),
+    "softmax": ("normalized-softmax, B=128 C=2e2 D=64", "normalized-softmax"),
+    "CosFace": ("cosface, B=128 C=2e2 D=64", "cosface"),
+    "ArcFace": ("arcface, B=128 C=2e2 D=64", "arcface"),
+    "Proxy-NCA": ("proxy-nca, B=128 C=2e2 D=64", "proxy-nca"),
+    "SoftTriple, 10 centres a class": ("soft-triple, B=128 C=2e3 D=64", "soft-triple"),
+    "multi-similarity": ("pairs, multi-similarity, B=128 D=64", "multi-similarity"),
+    "contrastive": ("pairs, euclidean-contrastive, B=128 D=64", "euclidean-contrastive"),
+    "SupCon": ("pairs, supcon, B=128 D=64", "supcon"),
+    "NT-Xent": ("pairs, nt-xent, B=128 D=64", "nt-xent"),
+    "InfoNCE of two towers": ("pairs, info-nce, B=128 D=64 m=1e2", "info-nce"),
+}
+# Steps that were measured on an older processor, too.
+WITHOUT_AVX512 = {title: STEPS[title] for title in (*list(STEPS)[:6], "SupCon, B=4096, D=512")}
+WITHOUT_AVX512["Proxy-Anchor, 200 classes, B=128, D=64"] = SMALL["Proxy-Anchor"]
 FUNCTIONS = {
     "`similarity`, 256 × 10⁵, D=128, with both gradients": (
         "similarity with both",
@@ -86,9 +98,9 @@ FUNCTIONS = {
 }
 MEMORY = {
     "Proxy-Anchor, 10⁵ classes": ("B=256 C=1e5 D=128", "proxy-anchor", "pml/proxy-anchor"),
-    "Proxy-NCA, 10⁵ classes": ("B=256 C=1e5 D=128", "class-lse", "pml/proxy-nca"),
+    "Proxy-NCA, 10⁵ classes": ("B=256 C=1e5 D=128", "proxy-nca", "pml/proxy-nca"),
     "contrastive with a memory of 10⁵": ("memory of pairs, B=256 D=128 m=1e5", "memory", "pml/memory"),
-    "InfoNCE of two towers of 65,536": ("memory of pairs, B=65536 D=512 m=7e4", "info-nce of two towers", None),
+    "InfoNCE of two towers of 65,536": ("memory of pairs, B=65536 D=512 m=7e4", "info-nce", None),
     "multi-similarity, mined, B=1024, D=512": ("memory of pairs, B=1024 D=512", "ms", "pml/ms"),
     "Proxy-Anchor, 10⁶ classes": ("B=256 C=1e6 D=128", "proxy-anchor", None),
 }
@@ -107,18 +119,29 @@ def seconds(value: float) -> str:
     return f"{value * scale:.3g} {unit}"
 
 
-def steps(titles: Iterable[str] = STEPS, processor: str = "") -> str:
-    """Times of a step beside its matrix products and pytorch-metric-learning."""
-    rows = []
-    for title in titles:
-        group, contender, peer = STEPS[title]
-        group += processor
-        ours, theirs = _time(group, f"robustdml/{contender}"), _time(group, peer) if peer else None
-        times = f"**{theirs['median_s'] / ours['median_s']:.1f}×**" if theirs else ""
-        their_time = seconds(theirs["median_s"]) if theirs else ""
-        products = f"{ours['median_s'] / ours['floor_s']:.2f}"
-        rows.append([title, seconds(ours["median_s"]), products, their_time, times])
-    return table(["loss", "a step", "÷ its products", "pytorch-metric-learning", "faster by"], rows)
+def steps(rows: Mapping[str, tuple[str, str]] = STEPS, processor: str = "", peer: bool = True) -> str:
+    """Times of a step beside its matrix products and the fastest of the others; of rows that were measured.
+
+    ``peer``: beside pytorch-metric-learning, too, where it is not the fastest.
+    """
+    lines = []
+    for title, (group, what) in rows.items():
+        found = {who: times().get((group + processor, f"{who}/{what}")) for who in ("robustdml", *RIVALS)}
+        if (ours := found.pop("robustdml")) is None:
+            continue
+        own = ours["median_s"]
+        others = {RIVALS[who]: row["median_s"] for who, row in found.items() if row}
+        name = min(others, key=lambda each: others[each], default="")
+        fastest = [f"{name}, {seconds(others[name])}", f"**{others[name] / own:.1f}×**"] if name else ["", ""]
+        theirs = [seconds(others[RIVALS["pml"]]) if RIVALS["pml"] in others else ""] if peer else []
+        lines.append([title, seconds(own), f"{own / ours['floor_s']:.2f}", *theirs, *fastest])
+    header = ["loss", "a step", "÷ its products", *([RIVALS["pml"]] if peer else [])]
+    return table([*header, "fastest rival measured", "faster by"], lines)
+
+
+def of_readme() -> str:
+    """README's table."""
+    return steps({title: STEPS[title] for title in README_STEPS}, peer=False)
 
 
 def options() -> str:
@@ -223,16 +246,23 @@ def proxy_bytes() -> str:
     return table(["`ProxyAdamW`, proxies", "bytes an element, at most", "of it beyond proxies and moments"], rows)
 
 
-def _time(group: str, contender: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(r for r in cpu()["times"] if (r["group"], r["contender"]) == (group, contender))
-    return found
+def times() -> dict[tuple[str, str], dict[str, Any]]:
+    """Stored times by group and contender."""
+    return {(row["group"], row["contender"]): row for row in cpu()["times"]}
+
+
+def wanted() -> set[tuple[str, str]]:
+    """Groups and contenders of the tables of steps."""
+    rows = [*STEPS.values(), *SMALL.values()]
+    return {(group, f"{who}/{what}") for group, what in rows for who in ("robustdml", *RIVALS)}
 
 
 def main(path: str, processor: str = "") -> None:
-    """Take the times and the memory that a run of the benchmarks wrote into the stored ones of a processor."""
+    """Take the times and the memory of a run into the stored ones of a processor, and those of steps into README."""
     with open(path) as file:
         measured = json.load(file)
-    content = json.loads(CPU.read_text())
+    content, readme = json.loads(CPU.read_text()), README.read_text()
+    before, commit = of_readme(), measured["commit_info"]["id"][:10]
     for benchmark in measured["benchmarks"]:
         info = benchmark["extra_info"]
         new = {
@@ -241,15 +271,17 @@ def main(path: str, processor: str = "") -> None:
             "beyond_mb": info.get("beyond_mb"),
             "bytes_an_element": info.get("bytes_an_element"),
         }
-        for row in (*content["times"], *content["memory"]):
-            group = benchmark["group"].removeprefix("memory, ") + processor
-            if (row["group"], row["contender"]) == (group, info["contender"]):
-                row.update(
-                    {key: new[key] for key in row if new.get(key) is not None},
-                    commit=measured["commit_info"]["id"][:10],
-                )
+        key = benchmark["group"].removeprefix("memory, ") + processor, info["contender"]
+        rows = [row for row in (*content["times"], *content["memory"]) if (row["group"], row["contender"]) == key]
+        if not rows and key in wanted() and info.get("floor_s"):
+            rows = [{"group": key[0], "contender": key[1], "median_s": None, "floor_s": None}]
+            content["times"] += rows
+        for row in rows:
+            row.update({name: new[name] for name in row if new.get(name) is not None}, commit=commit)
     parts = (f"  {json.dumps(key, ensure_ascii=False)}: {_lines(value)}" for key, value in content.items())
     CPU.write_text("{\n" + ",\n".join(parts) + "\n}\n")
+    cpu.cache_clear()
+    README.write_text(readme.replace(before, of_readme()))
 
 
 def _lines(value: Any) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable
 from statistics import fmean
 
-from website import bench_tables, gpu_tables
+from website import bench_tables, gpu_tables, host_tables
 from website.tables import mean, score, stored, table
 
 MARKER = re.compile(r"^<!-- table: ([\w-]+) -->$", re.MULTILINE)
@@ -293,7 +293,10 @@ def proxy_types() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "steps": bench_tables.steps,
+    "small-steps": lambda: bench_tables.steps(bench_tables.SMALL),
     "without-avx512": lambda: bench_tables.steps(bench_tables.WITHOUT_AVX512, bench_tables.OLDER),
+    "host-cpu": host_tables.on_cpu,
+    "host-gpu": host_tables.on_gpu,
     "options": bench_tables.options,
     "functions": bench_tables.functions,
     "memory": bench_tables.memory,

@@ -9,6 +9,7 @@ import errno
 import hashlib
 import os
 import socket
+import stat
 import sys
 import tempfile
 import time
@@ -25,6 +26,7 @@ from robustdml.errors import UsageError
 if sys.platform != "win32":
     import fcntl
 
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # What a lock file of a folder is called.
 LOCK = ".robustdml.lock"
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
@@ -50,12 +52,32 @@ def cache_folder() -> Path:
         raise UsageError(f"no folder for the cache ({error}): name one in ROBUSTDML_CACHE") from error
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder of the cache; what is read from it makes results, so nobody else may write to it."""
+    for place in dict.fromkeys((cache_folder(), folder)):
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = place.stat()
+        if sys.platform == "win32":
+            continue
+        if status.st_uid != os.geteuid():
+            raise UsageError(f"cache {place}: belongs to another user; name a folder of your own in ROBUSTDML_CACHE")
+        if not status.st_mode & _OTHERS_WRITE:
+            continue
+        if not os.environ.get("ROBUSTDML_CACHE"):  # A folder of this package alone, made under a wide umask.
+            place.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS_WRITE)
+        else:
+            raise UsageError(
+                f"cache {place}: other users may write to it, and what is in it would be taken for your own; take that "
+                "right away (chmod go-w), or name another folder in ROBUSTDML_CACHE"
+            )
+
+
 def make_once(make: Callable[[], object], *files: Path) -> None:
     """Make files of the cache where one is missing; one process makes them, others wait for it."""
     first = files[0]
+    make_private(first.parent)
     if all(file.exists() for file in files):
         return
-    first.parent.mkdir(parents=True, exist_ok=True)
     with in_turn(first.with_name(f".{first.name}.lock")):
         if not all(file.exists() for file in files):
             make()
@@ -129,7 +151,7 @@ def in_full(path: Path) -> Iterator[BinaryIO]:
     """
     begun = begun_file(path)
     with _naming(path):
-        with begun.open("r+b" if begun.exists() else "w+b") as file:
+        with os.fdopen(_open_own(begun), "r+b") as file:
             lock(file.fileno(), wait=True)
             yield file
             _add_checksum(file)
@@ -145,7 +167,9 @@ def begun_file(path: Path) -> Path:
 
 def take_away(file: Path) -> bool:
     """Delete a file, unless the process that writes it lives."""
-    with suppress(OSError), file.open("rb+") as opened:  # Gone already, or not ours to take away.
+    if not file.is_file():
+        return False
+    with suppress(OSError, UsageError), os.fdopen(_open_own(file), "rb+") as opened:  # Not ours to take away.
         if lock(opened.fileno(), wait=False) is True:
             file.unlink()
             return True
@@ -257,9 +281,35 @@ def lock(handle: int, *, wait: bool) -> bool | None:
     return True
 
 
+def _open_own(path: Path) -> int:
+    """Open, or make, a plain file that this user has under this one name; its content stays as it is.
+
+    Names of locks and of unfinished files are known beforehand: in a folder of a stranger one may be a link to a file
+    of the user, which would be overwritten.
+    """
+    # Not blocking: nobody may ever write to a pipe. Windows knows neither flag, and needs the other one.
+    flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | sum(flags), 0o666)
+    except OSError as error:
+        if not os.path.lexists(path) or (path.is_file() and not path.is_symlink()):
+            raise  # Of the disk, or of its rights.
+        raise UsageError(f"{path}: no plain file, where one of its own is needed; look at it, and delete it") from error
+    status = os.fstat(handle)
+    wrong = [] if stat.S_ISREG(status.st_mode) else ["no plain file"]
+    if sys.platform != "win32" and status.st_uid != os.geteuid():
+        wrong.append("a file of another user")
+    if status.st_nlink > 1:
+        wrong.append("a file that has another name as well")
+    if wrong:
+        os.close(handle)
+        raise UsageError(f"{path}: {wrong[0]}, where one of its own is needed; look at it, and delete it")
+    return handle
+
+
 def _take(path: Path, *, wait: bool) -> int | None:
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = _open_own(path)
         if lock(handle, wait=wait) is False:
             os.close(handle)
             return None

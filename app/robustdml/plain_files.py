@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pickle
+import stat
 import warnings
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -35,8 +36,21 @@ class DamagedError(UsageError):
 _BEGINNINGS = (b"PK", b"\x80")
 # In what PyTorch says of objects, of programs and of old archives.
 _COULD_RUN = ("unsupported", "weights_only=true")
+# Tensors may share what is stored; more than so many times the file is a bomb.
+_MOST_SHARED = 4
 _ZIP_END = 22  # bytes of the record at the end of an archive
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def check_plain(path: Path, kind: str) -> None:
+    """Refuse what is there and no plain file: a pipe is never read to its end, nor are some devices."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # It is told where it is opened.
+        return
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a pipe, a device or a socket"
+        raise UsageError(f"{path}: not a readable {kind} (it is {what})")
 
 
 def save_plain(path: Path, content: object) -> None:
@@ -46,6 +60,7 @@ def save_plain(path: Path, content: object) -> None:
 
 def read_plain(path: Path, kind: str, checked: bool = False) -> Any:
     """Read what `torch.save` or `save_plain` wrote; where there is a checksum, or must be (``checked``), by it."""
+    check_plain(path, kind)
     try:
         right = content_is_right(path)
     except OSError as error:
@@ -61,10 +76,12 @@ def read_plain(path: Path, kind: str, checked: bool = False) -> Any:
         # PyTorch skips what follows an archive: a checksum whose mark is damaged would check nothing.
         if right is None and beginning == b"PK" and file.read(4) != b"PK\5\6":
             raise DamagedError(f"{path}: a damaged {kind}, which ends neither as an archive nor in a checksum")
+    if beginning == b"PK":
+        _check_stored(path, kind)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return torch.load(path, map_location="cpu", weights_only=True)
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # A damaged file makes `torch.load` raise nearly anything, an IndexError for one.
         what = reason_of(error)
         if isinstance(error, pickle.UnpicklingError):
@@ -72,10 +89,38 @@ def read_plain(path: Path, kind: str, checked: bool = False) -> Any:
         if any(word in str(error).lower() for word in _COULD_RUN):  # PyTorch's own advice is to run it
             what = "it holds objects that could run code; none was run. Take one from where you know who wrote it"
         raise UsageError(f"{path}: not a readable {kind} ({what})") from error
+    claimed, size = _bytes_of(content), path.stat().st_size
+    if claimed > _MOST_SHARED * size:
+        raise UsageError(f"{path}: not a readable {kind} (its tensors claim {claimed:,} bytes, and it has {size:,})")
+    return content
+
+
+def _check_stored(path: Path, kind: str) -> None:
+    """Refuse an archive that would unpack to more than it is: PyTorch writes none that is packed."""
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            packed = [one.filename for one in archive.infolist() if one.compress_type != zipfile.ZIP_STORED]
+            unpacked = sum(one.file_size for one in archive.infolist())
+    except Exception as error:  # A damaged archive raises nearly anything.
+        raise UsageError(f"{path}: not a readable {kind} ({reason_of(error)})") from error
+    if packed or unpacked > path.stat().st_size:
+        raise UsageError(
+            f"{path}: not a readable {kind} (it would unpack to {unpacked:,} bytes, and PyTorch packs none)"
+        )
+
+
+def _bytes_of(content: object) -> int:
+    """Bytes of all tensors by their shapes: an expanded tensor has more than are stored."""
+    if isinstance(content, torch.Tensor):
+        return content.numel() * content.itemsize
+    if isinstance(content, dict):
+        return sum(map(_bytes_of, content.values()))
+    return sum(map(_bytes_of, content)) if isinstance(content, list | tuple) else 0
 
 
 def read_json(path: Path, kind: str) -> dict[str, Any]:
     """Read an object of JSON."""
+    check_plain(path, kind)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -87,6 +132,7 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
 
 def read_csv(path: Path, kind: str, delimiters: str = ",") -> tuple[list[str], list[tuple[int, dict[str, Any]]]]:
     """Read the columns, and each row with the number of its line; of several delimiters the first line has one most."""
+    check_plain(path, kind)
     try:
         with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
             if "\0" in (first := file.readline()):
@@ -112,6 +158,7 @@ def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
 
 def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:
     """Read arrays of an ``.npz`` file; others that are in it are not looked at."""
+    check_plain(path, ".npz file of plain arrays")
     try:
         # Opened here, because zipfile leaves a file that is no archive open.
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:

@@ -171,6 +171,8 @@ class TensorBoard(Recorder):
     def start(self, history: Sequence[dict[str, float]], epochs: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
+        if self._folder.is_symlink():  # In a folder of a stranger it may lead anywhere.
+            raise UsageError(f"{self._folder}: a link, where a folder of the run is needed; look at it, and delete it")
         # A file where the folder should be is told in plain words; the writer's thread would only end.
         self._folder.mkdir(parents=True, exist_ok=True)
         self._writer = SummaryWriter(str(self._folder), purge_step=1)

@@ -16,6 +16,7 @@ from robustdml.filters.options import FILTERS, KINDS, NO_FILTER, FilterOptions
 from robustdml.methods import METHODS, option_groups
 from robustdml.noise import NOISES, parse_noise
 from robustdml.options import Group, Options, OptionSet, Setting, option
+from robustdml.plain_files import check_plain
 from robustdml.progress import Recorder
 from robustdml_ops import __version__
 
@@ -115,11 +116,14 @@ def read_settings(path: Path) -> dict[str, Given]:
     """Read what a file sets."""
     if not path.exists():
         raise UsageError(f"{path}: no such file; --out FOLDER of an earlier run holds one, {CONFIG_FILE}")
+    check_plain(path, "file of settings")
     try:
         node = yaml.compose(path.read_text(encoding="utf-8"), _Loader)
         if not isinstance(node, yaml.MappingNode):
             raise UsageError(f"{path}: expected settings, such as `epochs: 30`")
         return _checked(path, dict(_leaves(path, node, "")))
+    except RecursionError as error:
+        raise UsageError(f"{path}: not readable as YAML (it is nested too deeply)") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark is not None else ""

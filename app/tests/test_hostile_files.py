@@ -310,3 +310,24 @@ def test_bad_files_are_told(tmp_path, arrays, message):
     with pytest.raises(UsageError, match=message) as error:
         load_features(path)
     assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content", [{"x": torch.zeros(1).expand(10**8)}, [{"a": (torch.zeros(3, 1).expand(3, 10**8),)}]]
+)
+def test_a_tensor_of_few_bytes_that_claims_many(tmp_path, content):
+    save_plain(tmp_path / "model.pt", content)
+    with pytest.raises(
+        UsageError, match=r"model\.pt: not a readable model file \(its tensors claim [\d,]+ bytes, and it"
+    ):
+        read_plain(tmp_path / "model.pt", "model file")
+
+
+def test_a_packed_archive_is_not_unpacked(tmp_path, monkeypatch):
+    torch.save({"x": torch.zeros(10**6)}, tmp_path / "plain.pt")
+    with zipfile.ZipFile(tmp_path / "plain.pt") as plain, zipfile.ZipFile(tmp_path / "model.pt", "w") as packed:
+        for info in plain.infolist():
+            packed.writestr(info.filename, plain.read(info), zipfile.ZIP_DEFLATED)
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("memory was given to it"))
+    with pytest.raises(UsageError, match=r"it would unpack to 4,[\d,]+ bytes, and PyTorch packs none"):
+        read_plain(tmp_path / "model.pt", "model file")

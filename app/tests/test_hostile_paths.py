@@ -222,3 +222,16 @@ def test_an_audit_does_not_take_up_what_was_made_of_other_images(tmp_path):
     run_command(*command)
     photograph(tmp_path / "data" / "class 0" / "0.png", 5, side=20)
     assert "holds an audit with other samples" in refused(*command)
+
+
+@LINUX
+def test_a_secret_that_is_called_an_image_is_not_copied(tmp_path):
+    photograph(tmp_path / "a.png")
+    (tmp_path / "id_rsa").write_text("secret")
+    (tmp_path / "renamed.png").write_text("secret")
+    (tmp_path / "link.png").symlink_to(tmp_path / "id_rsa")
+    for name in ("renamed.png", "link.png"):
+        write_findings(tmp_path / "labels.csv", [finding(tmp_path / "a.png"), finding(tmp_path / name)])
+        said = refused("apply", tmp_path / "labels.csv", "--to", tmp_path / "clean", "--copy")
+        assert f"no images by their content: {tmp_path / name}; leave them out" in said
+        assert not list(tmp_path.glob("*clean*"))

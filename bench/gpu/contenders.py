@@ -16,8 +16,8 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
 from robustdml_ops import ops
-from robustdml_ops.python_ref import proxy_anchor_loss
 
+from ..families import FAMILIES
 from ..pair_workloads import PairShape, PairWorkload
 from ..shapes import Shape
 from ..workloads import Workload
@@ -29,13 +29,7 @@ TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "amp": torch.floa
 SCALE = 20.0
 OURS, PML, GRAPH = "robustdml", "pytorch-metric-learning", "robustdml, CUDA graph"
 LIGER = ("liger_kernel.transformers.functional", "liger_fused_linear_cross_entropy")
-COMPILER = "inductor" if torch.cuda.is_available() else "aot_eager"
 LOGITS = 1 << 27  # elements of a slice of logits, by PyTorch alone
-
-
-def softmax(X: Tensor, P: Tensor, y: Tensor) -> Tensor:
-    lse, target = ops.class_lse(X, P, y, scale=SCALE)
-    return (lse - target).mean()
 
 
 def unit(loss: Callable[..., Tensor]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -63,19 +57,18 @@ def p_clean(X: Tensor, P: Tensor, y: Tensor) -> list[Tensor]:
     return list(ops.class_lse(X, P, y, scale=SCALE))
 
 
+def everyone(kind: str) -> dict[str, str | Callable[..., Any]]:
+    """All who compute a family of ``bench``, by the name that their rows have."""
+    names = {"robustdml": OURS, "pml": PML, "torch": "PyTorch", "compile": "torch.compile"}
+    names["linear_cross_entropy"] = "PyTorch, linear_cross_entropy"
+    return {names[name.split("/")[0]]: name for name in FAMILIES[kind].contenders(kind)}
+
+
 # Names of bench's workloads, or losses of X, P and y.
 CONTENDERS: dict[str, dict[str, str | Callable[..., Any]]] = {
-    "proxy-anchor": {
-        OURS: "robustdml/proxy-anchor",
-        PML: "pml/proxy-anchor",
-        "PyTorch": "reference/proxy-anchor",
-        "torch.compile": torch.compile(proxy_anchor_loss, backend=COMPILER),
-    },
+    "proxy-anchor": everyone("proxy-anchor"),
     "softmax": {
-        OURS: softmax,
-        PML: "pml/proxy-nca",
-        "PyTorch": unit(cross_entropy),
-        "torch.compile": torch.compile(unit(cross_entropy), backend=COMPILER),
+        **everyone("normalized-softmax"),
         "PyTorch, chunked": unit(chunked_cross_entropy),
         "liger-kernel": imported(*LIGER),
         "liger-kernel, sums in float32": imported(*LIGER, accum_dtype=torch.float32),
@@ -84,13 +77,11 @@ CONTENDERS: dict[str, dict[str, str | Callable[..., Any]]] = {
         "cut-cross-entropy": imported("cut_cross_entropy"),
         "cut-cross-entropy, filter_eps=None": imported("cut_cross_entropy", filter_eps=None),
     },
-    "multi-similarity": {OURS: "robustdml/ms", PML: "pml/ms"},
-    "contrastive": {OURS: "robustdml/contrastive", PML: "pml/contrastive"},
+    "multi-similarity": everyone("ms"),
+    "contrastive": everyone("contrastive"),
     "contrastive, collapsed batch": {OURS: "robustdml/contrastive"},
     "P_clean": {OURS: p_clean},
 }
-if hasattr(F, "linear_cross_entropy"):  # torch ≥ 2.13
-    CONTENDERS["softmax"]["PyTorch, linear_cross_entropy"] = imported("torch.nn.functional")
 for each in CONTENDERS.values():
     each[GRAPH] = each[OURS]
 # Products that no way does without, in B·C·D, or in B²·D for a batch with itself.
@@ -130,9 +121,6 @@ def step(family: str, who: str, shape: Shape, dtype: str, device: str) -> Step:
         return pairs.contender(str(made))
     workload = Workload(shape, *given)
     X, P, y = workload.embeddings, workload.proxies, workload.labels
-    if made == "pml/proxy-nca":  # its scale is of squared distances, 2 − 2 cos
-        peer = workload.peer_proxy_nca(SCALE / 2)
-        return workload.loss_and_gradients(lambda: peer(X, y))
     if isinstance(made, str):
         return workload.contender(made)
     if family == "P_clean":

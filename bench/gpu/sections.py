@@ -28,8 +28,8 @@ from .results import BACKENDS, FAILED, NO_MEMORY, OK, TIME, Missing, Sheet
 DRY, SQUARE, COPIED = Shape(32, 70, 16), 8192, 1 << 30
 WORKERS = max(2, (os.cpu_count() or 8) - 4)  # of the tests: each compiles kernels on a core
 FEWEST, TINY = 64, 1e-30  # classes, or samples, below which nothing is halved; a length of nothing
-ROOMS = ("anchor", "classes", "pairs", "rows", "otsu", "lambert_w", "vmf", "self_paced", "losses", "robust", "optim")
-ROOMS += ("similarity", "native", "package")
+TEST_FOLDERS = ("anchor", "classes", "pairs", "rows", "otsu", "lambert_w", "vmf", "self_paced", "losses", "robust")
+TEST_FOLDERS += ("optim", "similarity", "native", "package")
 TOOLS, LONGEST_S = ("no tool", "memcheck", "racecheck", "synccheck"), 90.0  # each, at most
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
 NATIVE = "import sys, torch; from robustdml_ops.backends.native_module import unavailable as reason;"
@@ -110,8 +110,8 @@ def correctness(sheet: Sheet, part: str) -> None:
 
 def tests(sheet: Sheet) -> None:
     """The project's tests that meet a GPU, kernels of Triton first; the plugin writes their rows."""
-    rooms = ["otsu"] if sheet.dry_run else ROOMS
-    files = [path for room in rooms for path in sorted((ROOT / "tests" / room).glob("test_*.py"))]
+    folders = ["otsu"] if sheet.dry_run else TEST_FOLDERS
+    files = [path for folder in folders for path in sorted((ROOT / "tests" / folder).glob("test_*.py"))]
     files.sort(key=lambda path: not path.name.endswith("_triton.py"))
     options = ["-q", "--tb=line", "-W", "default", "-p", "no:cacheprovider", "-p", "bench.gpu.outcomes"]
     options += [] if sheet.dry_run or find_spec("xdist") is None else ["-n", str(WORKERS), "--dist", "worksteal"]
@@ -170,8 +170,9 @@ def timed(sheet: Sheet, family: str, who: str, shape: Shape, dtype: str) -> str:
     """A contender's row, with the relative distances of its value and gradients from ours."""
 
     def results(of: str) -> list[torch.Tensor]:
-        found = contenders.step(family, of, shape, dtype, sheet.device)()
-        return [each[:4096].clone() if each.dim() else each for each in found]
+        found = [each.detach() for each in contenders.step(family, of, shape, dtype, sheet.device)()]
+        by_rows = [each.t() if each.shape == (shape.D, shape.C) else each for each in found]
+        return [each[:4096].clone() if each.dim() else each for each in by_rows]
 
     def facts() -> dict[str, Any]:
         found = measure(contenders.step(family, who, shape, dtype, sheet.device), sheet.device)

@@ -5,9 +5,7 @@
 #include "common/keywords.h"
 #include "optim/bind.h"
 #include "pairs/cpu.h"
-#include "pairs/cpu_sweep.h"
-#include "pairs/cpu_symmetric.h"
-#include "pairs/cpu_tiles.h"
+#include "pairs/cpu_step.h"
 
 #if defined(ROBUSTDML_CUDA)
 #include "pairs/cuda.h"
@@ -22,7 +20,11 @@ void bind_pair_problem(py::module_& m, const std::string& type, const std::strin
     define_struct<Problem>(m, type + suffix);
     define(m, name + suffix, py::overload_cast<const cpu::Pairs<T>&, const Problem&, int>(cpu::pair_sums<T>),
            "chunk", "problem", "threads");
-    define(m, name + "_symmetric" + suffix, cpu::pair_symmetric<T, Problem>, "whole", "problem", "batch");
+    define(m, name + "_whole" + suffix, cpu::pair_whole_sweep<T, Problem>, "shape", "problem", "rows",
+           "columns", "X", "candidates", "dX", "dcandidates");
+    define(m, name + "_step" + suffix, cpu::pair_step<T, Problem>, "shape", "formula", "problem", "X",
+           "candidates", "labels", "candidate_labels", "weights", "logit_scale", "logit_bias", "dX",
+           "dcandidates", "dlogit_scale", "dlogit_bias", "loss");
 #if defined(ROBUSTDML_CUDA)
     define(m, name + "_cuda" + suffix,
            py::overload_cast<const cuda::Pairs<T>&, const Problem&, std::uintptr_t>(cuda::pair_sums<T>),
@@ -34,24 +36,18 @@ template <class T>
 void bind_pairs_of(py::module_& m, const std::string& suffix) {
     define_struct<cpu::Pairs<T>>(m, "PairChunk" + suffix);
     define_struct<cpu::Sweep<T>>(m, "Sweep" + suffix);
-    define_struct<cpu::Batch<T>>(m, "Batch" + suffix);
-    define_struct<cpu::ContrastTiles<T>>(m, "ContrastTiles" + suffix);
+    define_struct<cpu::PairShape<T>>(m, "PairShape" + suffix);
 #if defined(ROBUSTDML_CUDA)
     define_struct<cuda::Pairs<T>>(m, "PairChunk_cuda" + suffix);
 #endif
     bind_pair_problem<T, PairLSEProblem<T>>(m, "PairLSE", "pair_lse", suffix);
     bind_pair_problem<T, PairHingeProblem<T>>(m, "PairHinge", "pair_hinge", suffix);
     bind_pair_problem<T, PairContrastProblem<T>>(m, "PairContrast", "pair_contrast", suffix);
-    define(m, "pair_lse_sweep" + suffix, cpu::pair_sweep<T, PairLSEProblem<T>>, "whole", "problem", "sweep");
-    define(m, "pair_contrast_sweep" + suffix, cpu::pair_sweep<T, PairContrastProblem<T>>, "whole", "problem",
-           "sweep");
-    define(m, "pair_hinge_sweep" + suffix, cpu::pair_hinge_sweep<T>, "whole", "problem", "sweep",
-           "candidate_scale");
-    define(m, "pair_contrast_tiles" + suffix, cpu::pair_contrast_tiles<T>, "rows", "columns", "problem",
-           "tiles");
 }
 
 inline void bind_pairs(py::module_& m) {
+    define(m, "narrow_labels", cpu::narrow_labels, "labels", "count", "narrow");
+    define_struct<cpu::PairFormula>(m, "PairFormula");
     bind_pairs_of<float>(m, "_f32");
     bind_pairs_of<double>(m, "_f64");
 }

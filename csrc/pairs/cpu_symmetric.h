@@ -18,20 +18,6 @@ struct Batch {
     T* dU;         // (n, D) out: (dS + dS^T) U; or null
     bool average;  // hinges: dU is divided, each side by the number of its terms above 0
     int threads;
-
-    static constexpr auto fields() {
-        return std::tuple{
-            field("gemm", &Batch::gemm),
-            field("set_threads", &Batch::set_threads),
-            field("U", &Batch::U),
-            field("n", &Batch::n),
-            field("D", &Batch::D),
-            field("S", &Batch::S),
-            field("dU", &Batch::dU),
-            field("average", &Batch::average),
-            field("threads", &Batch::threads),
-        };
-    }
 };
 
 // `whole` is a chunk of all anchors, with its S that of the batch.

@@ -20,21 +20,6 @@ struct ContrastTiles {
     bool alone;            // rows and columns are one batch, where a row is no candidate of itself
     std::int64_t S_bytes;  // memory for tiles of S, which then stay from the first pass to the last
     int threads;
-
-    static constexpr auto fields() {
-        return std::tuple{
-            field("gemm", &ContrastTiles::gemm),
-            field("set_threads", &ContrastTiles::set_threads),
-            field("D", &ContrastTiles::D),
-            field("X", &ContrastTiles::X),
-            field("others", &ContrastTiles::others),
-            field("dX", &ContrastTiles::dX),
-            field("dothers", &ContrastTiles::dothers),
-            field("alone", &ContrastTiles::alone),
-            field("S_bytes", &ContrastTiles::S_bytes),
-            field("threads", &ContrastTiles::threads),
-        };
-    }
 };
 
 // Losses of the anchors, and of the candidates as anchors, each a chunk of all rows without S; of a batch

@@ -9,7 +9,7 @@ namespace robustdml {
 
 template <class T>
 void bind_similarity_of(py::module_& m, const std::string& suffix) {
-    define_epilogue(m, "similarity_sweep_" + suffix, cpu::similarity_sweep<T>, "S", "row_stride");
+    define_epilogue(m, "similarity_sweep_" + suffix, cpu::similarity_sweep<T>, "S");
     define_epilogue(m, "nearest_sweep_" + suffix, cpu::nearest_sweep<T>, "first_column", "excluded", "k",
                     "values", "indices");
 }

@@ -122,7 +122,7 @@ ROBUSTDML_STAMP(double)
 }  // namespace
 
 template <class T>
-void similarity_sweep(const Sweep<T>& sweep, T* S, std::int64_t row_stride) {
+void similarity_sweep(const Sweep<T>& sweep, T* S) {
     std::vector<LaneMemory<T>> memory;
     for (int lane = 0; lane < sweep.lanes(); ++lane) memory.emplace_back(sweep);
     in_lanes(sweep.chunks(), sweep.lanes(), sweep.set_threads, [&](int lane, std::int64_t chunk) {
@@ -131,7 +131,7 @@ void similarity_sweep(const Sweep<T>& sweep, T* S, std::int64_t row_stride) {
         LaneMemory<T>& own = memory[lane];
         const Rows<const T> P = selected_rows(sweep, own.P.get(), first, count);
         const Rows<const T> V = sweep.normalize ? unit_rows(sweep, own, P, count) : P;
-        multiply(sweep.gemm, {sweep.X, sweep.D, 1}, transposed(V), Rows<T>{S + first, row_stride, 1}, sweep.B,
+        multiply(sweep.gemm, {sweep.X, sweep.D, 1}, transposed(V), Rows<T>{S + first, sweep.rows, 1}, sweep.B,
                  count, sweep.D, false);
     });
 }
@@ -151,7 +151,7 @@ void nearest_sweep(const Sweep<T>& sweep, std::int64_t first_column, const std::
 }
 
 #define ROBUSTDML_STAMP(T)                                                                               \
-    template void similarity_sweep<T>(const Sweep<T>&, T*, std::int64_t);                                \
+    template void similarity_sweep<T>(const Sweep<T>&, T*);                                              \
     template void nearest_sweep<T>(const Sweep<T>&, std::int64_t, const std::int64_t*, std::int64_t, T*, \
                                    std::int64_t*);
 ROBUSTDML_STAMP(float)

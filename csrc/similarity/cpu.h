@@ -10,8 +10,7 @@ namespace robustdml::cpu {
 // Cosines of the unit rows X with the rows of the sweep, which has no gradients.
 template <class T>
 void similarity_sweep(const Sweep<T>& sweep,
-                      T* S,                      // (B, rows) out, by rows
-                      std::int64_t row_stride);  // elements between the rows of S
+                      T* S);  // (B, rows) out, by rows
 
 // The k largest similarities of every row of the sweep, a query, kept up to date with a further chunk of the
 // gallery, which is X. Of equal ones the lower gallery index comes first, so chunks are given in ascending

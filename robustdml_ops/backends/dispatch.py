@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from robustdml_ops.backends import native_module, triton_device, trust
+from robustdml_ops.backends import native_module, self_check, triton_device
 from robustdml_ops.backends.cards import card
 
 if TYPE_CHECKING:
@@ -115,6 +115,13 @@ def apply_function(function: type[torch.autograd.Function], *arguments: Any) -> 
     """``function.apply(*arguments)``, in eager mode without what PyTorch does for defaults and dead wrappers: 30 µs."""
     like = next(argument for argument in arguments if isinstance(argument, Tensor))
     wanted = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
+    if torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        # Leaves don't say there that they want a gradient, which would be 0. The compiler falls back to eager mode, and
+        # with fullgraph=True raises.
+        raise RuntimeError(
+            "torch.compile of a transform of torch.func over a loss or op of this package gives no gradient: take "
+            "torch.compile of a step with backward(), or torch.func without the compiler"
+        )
     if has_no_values(like) and not wanted:
         # PyTorch's compiler would pass a context to a forward that takes any number of arguments, and has none.
         return function.forward(*_without_twins(arguments))
@@ -197,7 +204,7 @@ def choose(table: Mapping[str, BackendT], backend: str | None, device: torch.dev
 def _refusal(table: Mapping[str, object], name: str, device: torch.device, dtype: torch.dtype) -> str | None:
     """Why the backend can't serve, or None."""
     reason = UNAVAILABLE[name](device, dtype)
-    return trust.distrusted(table, name, device) if reason is None and device.type in trust.CHECKED else reason
+    return self_check.verdict(table, name, device) if reason is None and device.type in self_check.CHECKED else reason
 
 
 @cache

@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -187,15 +188,15 @@ def bfloat16_product() -> tuple[int, int]:
     brgemm, release = (_symbol(f"_ZN2at6native7cpublas{name}") for name in _BRGEMM)
     if library is None or not brgemm or not release or not library.multiplies_bfloat16():
         return 0, 0
-    V = torch.arange(-33.0, 33.0).view(33, 2)
-    S, dX, dV = torch.empty(64, 2), torch.empty(2, 2), torch.empty(64, 2)
-    places = [M.data_ptr() for M in (V, V, V, S, dX, dV)]
+    V = np.arange(-33, 33, dtype=np.float32).reshape(33, 2)
+    S, dX, dV = (np.empty((rows, 2), np.float32) for rows in (64, 2, 64))
+    places = [M.ctypes.data for M in (V, V, V, S, dX, dV)]
     try:
         library.bfloat16_products(brgemm, release, *places[:3], 2, 2, 33, *places[3:])
     except RuntimeError:
         return 0, 0
-    expected = V @ V[:2].t(), V.t() @ V, V @ V[:2]
-    return (brgemm, release) if all(map(torch.equal, (S[:33], dX, dV[:33]), expected)) else (0, 0)
+    expected = V @ V[:2].T, V.T @ V, V @ V[:2]
+    return (brgemm, release) if all(map(np.array_equal, (S[:33], dX, dV[:33]), expected)) else (0, 0)
 
 
 @cache
@@ -222,8 +223,11 @@ def _symbol(name: str) -> int:
 
 def _multiplies(address: int, dtype: torch.dtype) -> bool:
     """Whether the function at ``address`` multiplies two small matrices rightly, one by rows, one by columns."""
-    A, B = torch.arange(6, dtype=dtype).view(2, 3), torch.arange(12, dtype=dtype).view(4, 3).t()
-    C = torch.full((2, 4), torch.nan, dtype=dtype)
+    # Arrays of NumPy: the first call may come under any mode of PyTorch, such as another default device.
+    kind = np.float32 if dtype == torch.float32 else np.float64
+    A, B = np.arange(6, dtype=kind).reshape(2, 3), np.arange(12, dtype=kind).reshape(4, 3).T
+    C = np.full((2, 4), np.nan, kind)
     multiply = getattr(library, f"multiply_{SUFFIX[dtype]}")
-    multiply(address, *((M.data_ptr(), *M.stride()) for M in (A, B, C)), 2, 4, 3, False)
-    return torch.equal(C, torch.einsum("ik,kj->ij", A, B))
+    strides = ((M.ctypes.data, *(step // M.itemsize for step in M.strides)) for M in (A, B, C))
+    multiply(address, *strides, 2, 4, 3, False)
+    return np.array_equal(C, np.einsum("ik,kj->ij", A, B))

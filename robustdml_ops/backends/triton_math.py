@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Scalar functions that the kernels of several rooms share."""
+"""Scalar functions that the kernels of several primitives share."""
 
 import triton
 import triton.language as tl

@@ -98,7 +98,7 @@ class ClassShards(OneProcess):
         held = getattr(loss, name)
         placements = held.placements if placement is None else [placement]
         made = empty(*shape, dtype=held.dtype, device_mesh=self.mesh, placements=placements)
-        seed = int(torch.randint(2**62, ()))
+        seed = int(torch.randint(2**62, (), device="cpu"))
         with torch.no_grad(), torch.random.fork_rng(devices=[]), warnings.catch_warnings():
             if made.device.type == "cpu":
                 # A GPU's DTensors draw from different places of one sequence, those of the CPU would draw the same.

@@ -69,7 +69,7 @@ class Processes:
         self.collectives = 0
         self.parted = False
         # A launcher's store outlives the processes that it starts anew: their alarm has another name.
-        secret = torch.tensor([secrets.randbits(62)])
+        secret = torch.tensor([secrets.randbits(62)], device="cpu")
         dist.broadcast(secret, self.ranks[0], group=self.host)
         self.roll_call = RollCall(f"{name}/{int(secret)}", self.rank, self.ranks, timeout)
         weakref.finalize(self, self.roll_call.stop)
@@ -108,7 +108,7 @@ class Processes:
 
     def _look(self, what: str, stage: int, ok: bool, content: int, traits: int) -> Tensor:
         """Headers of all processes (W, 6); raise where they are at different calls of the loss."""
-        header = torch.tensor([stage, self.checks, self.collectives, ok, content, traits])
+        header = torch.tensor([stage, self.checks, self.collectives, ok, content, traits], device="cpu")
         headers = self._all_gather(header, self.host, what)
         if (headers[:, _PLACE] != header[_PLACE]).any():
             places = "; ".join(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import robustdml_ops
-from robustdml_ops.backends import native_module, trust
+from robustdml_ops.backends import native_module, self_check
 from robustdml_ops.backends.native_module import bfloat16_pays
 
 # Optional packages, and NumPy.
@@ -65,12 +65,12 @@ def versions() -> Finding:
         "robustdml_ops": robustdml_ops.__version__,
         "torch": str(torch.__version__),
     }
-    found.update((name, trust.installed(name)) for name in _PACKAGES)
+    found.update((name, self_check.installed(name)) for name in _PACKAGES)
     told = ", ".join(f"{name} {number}" for name, number in found.items() if number is not None)
     return Finding("versions", f"{told}; {platform.platform()}", facts={**found, "platform": platform.platform()})
 
 
-def devices(driver_file: Path = trust.DRIVER) -> Finding:
+def devices(driver_file: Path = self_check.DRIVER) -> Finding:
     """The processor, the CUDA devices and their driver."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -79,7 +79,7 @@ def devices(driver_file: Path = trust.DRIVER) -> Finding:
     cards = [
         f"{one.name} (compute capability {one.major}.{one.minor}, {one.total_memory / 2**30:.0f} GiB)" for one in found
     ]
-    built, driver = torch.version.cuda, trust.driver(driver_file)
+    built, driver = torch.version.cuda, self_check.driver(driver_file)
     told = f"{platform.machine()} CPU; " + (", ".join(cards) if cards else "no CUDA device")
     told += "" if driver is None else f"; NVIDIA driver {driver}"
     told += "" if built is None else f", PyTorch built for CUDA {built}"
@@ -129,7 +129,7 @@ def native() -> Finding:
     way_out = None
     if torch.cuda.is_available() and (reason := native_module.unavailable(torch.device("cuda"), torch.float32)):
         told += f"; {reason}"
-        if trust.installed("triton") is None:
+        if self_check.installed("triton") is None:
             way_out = "install triton, or the native module for this card"
     return Finding("native module", told, way_out, facts)
 
@@ -205,7 +205,7 @@ def folders() -> Finding:
     """Write into the folder for temporary files, and on a GPU into those of the self-check and of Triton."""
     asked: dict[str, Callable[[], Path]] = {"temporary files (TMPDIR)": lambda: Path(tempfile.gettempdir())}
     if torch.cuda.is_available():
-        asked["verdicts of the self-check (ROBUSTDML_CACHE)"] = trust.folder
+        asked["verdicts of the self-check (ROBUSTDML_CACHE)"] = self_check.folder
         asked["kernels of Triton (TRITON_CACHE_DIR)"] = lambda: Path(
             os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache"
         )

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-import robustdml_ops.robust  # noqa: F401, for its rooms
-from robustdml_ops.backends import trust
+import robustdml_ops.robust  # noqa: F401, which registers its cases
+from robustdml_ops.backends import self_check
 from robustdml_ops.backends.dispatch import UNAVAILABLE, preference
 from robustdml_ops.doctor.machine import Finding
 from robustdml_ops.losses import ProxyAnchorLoss
@@ -23,9 +23,9 @@ _MOST = {"native": 1.6, "eager": 8.0}
 
 
 def served(device: torch.device) -> list[Finding]:
-    """A finding for the backends on ``device``, and one for each room."""
-    rooms = [Finding.of(f"{room.name} on {device.type}", partial(_room, room, device)) for room in trust.ROOMS.values()]
-    return [_backends(device), *rooms]
+    """A finding for the backends on ``device``, and one for each primitive."""
+    checks = {p.name: partial(_primitive, p, device) for p in self_check.PRIMITIVES.values()}
+    return [_backends(device), *(Finding.of(f"{name} on {device.type}", check) for name, check in checks.items())]
 
 
 def _backends(device: torch.device) -> Finding:
@@ -40,24 +40,30 @@ def _backends(device: torch.device) -> Finding:
     return Finding(f"backends on {device.type}", told, way_out, facts)
 
 
-def _room(room: trust.Room, device: torch.device) -> Finding:
-    """The errors of the room's backends; on a card also the verdicts of the self-check, which are made anew."""
-    names = able(device, room.table)
-    errors = {name: trust.errors(room, name, device) for name in names}
-    bad = {name: trust.wrong(room, device, found) for name, found in errors.items()}
-    serves = next((name for name in names if not bad[name]), names[-1]) if device.type in trust.CHECKED else names[0]
+def _primitive(primitive: self_check.Primitive, device: torch.device) -> Finding:
+    """The errors of the primitive's backends; on a GPU also the verdicts of the self-check, which are made anew."""
+    names, checked = able(device, primitive.backends), device.type in self_check.CHECKED
+    results = {name: self_check.run_cases(primitive, name, device) for name in names}
+    errors = {name: {case: one.error for case, one in outcomes.items()} for name, outcomes in results.items()}
+    failures = [
+        (name, f"{case} by {name}: {one.failure}")
+        for name, outcomes in results.items()
+        for case, one in outcomes.items()
+        if one.failure is not None
+    ]
+    bad = {name for name, _ in failures}
+    serves = next((name for name in names if name not in bad), names[-1]) if checked else names[0]
     told = f"{serves} serves"
-    if room.cases:
-        told += f"; {', '.join(name for name in room.cases if ' ' not in name)} from float64: "
-        told += ", ".join(f"{name} fails" if bad[name] else f"{name} {_largest(errors[name]):.0e}" for name in names)
-    others = {name: "it has no kernels for this" for name in UNAVAILABLE if name not in room.table}
+    if primitive.cases:
+        told += f"; {', '.join(case for case in primitive.cases if ' ' not in case)} from float64: "
+        told += ", ".join(f"{name} fails" if name in bad else f"{name} {_largest(errors[name]):.0e}" for name in names)
+    others = {name: "it has no kernels for this" for name in UNAVAILABLE if name not in primitive.backends}
     told += "".join(f"; not {name}: {reason}" for name, reason in others.items() if name in able(device, UNAVAILABLE))
-    faults = [(name, f"{op} by {name}: {what}") for name, found in bad.items() for op, what in found.items()]
-    if device.type in trust.CHECKED:
+    if checked:
         for name in set(names) - {"eager"}:
-            trust.judge(room, name, device, errors[name])
+            self_check.store(primitive, name, device, results[name])
     facts = {"serves": serves, "able": names, "errors": errors, "others": others}
-    return Finding(f"{room.name} on {device.type}", told, _way_out(faults), facts)
+    return Finding(f"{primitive.name} on {device.type}", told, _way_out(failures), facts)
 
 
 def _largest(errors: Mapping[str, float | str]) -> float:

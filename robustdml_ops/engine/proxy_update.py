@@ -27,10 +27,15 @@ class ProxyUpdate(Protocol):
     confirm: Callable[..., None]
     version: Callable[[], int]  # of the proxies, which every write changes
     check_version: Callable[[int], None]
+    skip: Callable[[], None]  # in backward, in place of a step: the upstream gradient is NaN or inf
 
     @property
     def loss_scale(self) -> float:
         """dL/dloss."""
+
+    @property
+    def scaler_factor(self) -> Any:
+        """The factor of a loss scaler on top of ``loss_scale``, a number or a tensor (); None without a scaler."""
 
     @property
     def settings(self) -> dict[str, object]:
@@ -49,6 +54,7 @@ class UpdateOfRows:
         self.take, self.native, self.finish = update.take, update.native, update.finish
         self.check_factor, self.confirm = update.check_factor, update.confirm
         self.version, self.check_version = update.version, update.check_version
+        self.scaler_factor, self.skip = update.scaler_factor, update.skip
 
 
 # By the id of the parameter, which its update keeps alive: a weak reference to it would keep ``.to()`` from moving a

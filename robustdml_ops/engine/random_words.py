@@ -25,7 +25,7 @@ def shifted(x: Tensor, bits: int) -> Tensor:
 
 def random_key(seed: int, stream: int) -> Tensor:
     """Key () of a stream of a seed below 2⁶⁴."""
-    return mix_bits(mix_bits(torch.tensor(seed - (seed >> 63 << 64))) + stream)
+    return mix_bits(mix_bits(torch.tensor(seed - (seed >> 63 << 64), device="cpu")) + stream)
 
 
 def random_words(key: Tensor | int, places: Tensor) -> Tensor:

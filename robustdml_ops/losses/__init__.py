@@ -3,6 +3,7 @@
 import difflib
 from typing import NoReturn
 
+import robustdml_ops.losses.self_check_cases  # noqa: F401, which registers them
 from robustdml_ops.losses.adaface import AdaFaceLoss
 from robustdml_ops.losses.adaptive_proxy_anchor import AdaptiveProxyAnchorLoss
 from robustdml_ops.losses.arcface import ArcFaceLoss

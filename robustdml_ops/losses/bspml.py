@@ -1,14 +1,20 @@
 """Weighted informative batch loss of BSPML, Zhang et al. 2023."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 from torch import Tensor
 
 from robustdml_ops.engine.labels import ABSENT, pair_labels
+from robustdml_ops.engine.plan import Plan
 from robustdml_ops.engine.validation import check_matrix, check_sample_weights
 from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.inputs import LossInputs, refuse_candidates
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops.pairs.autograd import pair_dtype
+from robustdml_ops.ops.pairs.plan import PairFormula
 
 
 class BSPMLLoss(MultiSimilarityLoss):
@@ -79,6 +85,13 @@ class BSPMLLoss(MultiSimilarityLoss):
         if mean:
             return self._weighted_sum(self._own_anchors(pairs), candidate_weights)
         return weights[self.shards.place()] * self._losses(self._own_anchors(pairs), candidate_weights)
+
+    def _plan(self, tensors: Sequence[Any]) -> Plan | None:
+        return super()._plan(tensors) if tensors[1] is None and tensors[5] is None else None
+
+    def _formula(self, tensors: Sequence[Any]) -> PairFormula:
+        formula, absent = super()._formula(tensors), self.exclude_zero_weights
+        return replace(formula, N="samples", candidate_weights=True, absent_zero_weights=absent)
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         raise NotImplementedError("BSPMLLoss has its own reduction: leave its reducer and compute_loss alone")

@@ -1,5 +1,6 @@
 """Contrastive loss, Hadsell et al. 2006."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import listed_hinge
 from robustdml_ops.losses.peer.package import SubLosses, peer_reducers, reducer_of
 from robustdml_ops.ops import PairHinge, pair_hinge, pair_hinge_sum
+from robustdml_ops.ops.pairs import hinge_numbers
 from robustdml_ops.ops.pairs.autograd import pair_dtype
+from robustdml_ops.ops.pairs.plan import PairFormula
 
 
 class ContrastiveLoss(PairFamilyLoss):
@@ -80,6 +83,10 @@ class ContrastiveLoss(PairFamilyLoss):
         # Integers divided by integers would be float32, whatever the hinges are.
         losses = hinge.positive * checked.present / found[0] + hinge.negative * checked.present / found[1]
         return self._mean(shards.total(losses) if checked.sharded else losses, checked)
+
+    def _formula(self, tensors: Sequence[Any]) -> PairFormula:
+        settings, scale = self._settings()
+        return PairFormula("pair_hinge", hinge_numbers(**settings), "terms", (1 / scale, 1 / scale))
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         reducers = [reducer_of(self.reducer, name) for name in self.parts]

@@ -72,7 +72,7 @@ class FirstSteps:
             self.values = matrix[self.rows].clone()
 
     def _send(self, name: str, number: Tensor) -> None:
-        self.arriving[name] = torch.full((), math.nan, pin_memory=number.is_cuda)
+        self.arriving[name] = torch.full((), math.nan, dtype=torch.float32, device="cpu", pin_memory=number.is_cuda)
         self.arriving[name].copy_(number, non_blocking=True)
 
 

@@ -1,10 +1,13 @@
 """InfoNCE of two towers, as CLIP has it, and RINCE."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from robustdml_ops.engine.validation import check_matrix, check_number, check_positive, check_same_device, require
 from robustdml_ops.losses.families.contrast import TwoTowerLoss
+from robustdml_ops.ops.pairs.plan import PairFormula
 
 
 class InfoNCELoss(TwoTowerLoss):
@@ -66,6 +69,12 @@ class InfoNCELoss(TwoTowerLoss):
         check_same_device(embeddings=embeddings, negatives=negatives)
         if self.shards.divided:
             raise ValueError("negatives on shards: every process would bring its own; leave them out")
+
+    def _formula(self) -> PairFormula | None:
+        if self.q is not None:
+            return None
+        sides, form = (2.0, "both") if self.symmetric else (1.0, "outside")
+        return PairFormula("pair_contrast", {}, divisors=(sides, math.inf), form=form)
 
     def _loss(
         self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None

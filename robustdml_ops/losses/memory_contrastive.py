@@ -1,13 +1,17 @@
 """Contrastive loss with a memory bank, Wang et al. 2020, as Liu et al. (PRISM) write it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
 
+from robustdml_ops.engine.plan import Plan
 from robustdml_ops.engine.validation import check_choice, check_finite_numbers
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
+from robustdml_ops.ops.pairs import hinge_numbers
+from robustdml_ops.ops.pairs.plan import BatchAndBankPlan, PairFormula, alone
 
 
 class MemoryContrastiveLoss(PairFamilyLoss):
@@ -75,18 +79,35 @@ class MemoryContrastiveLoss(PairFamilyLoss):
             of_bank = of_bank * checked.present / max(1, len(embeddings))
         return of_batch + of_bank
 
+    def _plan(self, tensors: Sequence[Any]) -> Plan | None:
+        of_batch = self._pair_plan(alone(tensors))
+        if tensors[1] is None or of_batch is None:
+            return of_batch if tensors[5] is None else None
+        of_bank = self._pair_plan(tensors)
+        return None if of_bank is None else BatchAndBankPlan(of_bank.wanted, of_batch, of_bank)
+
+    def _formula(self, tensors: Sequence[Any]) -> PairFormula:
+        whole_batch = self.variant == "authors" and tensors[1] is not None
+        numbers = hinge_numbers(**self._numbers(), distance="cosine")
+        return PairFormula("pair_hinge", numbers, "samples" if whole_batch else "present", (1.0, 1.0))
+
     def _refuse(self, inputs: LossInputs) -> None:
         if inputs.indices_tuple is not None:
             raise ValueError(f"{type(self).__name__} takes all pairs: leave indices_tuple out, or take ContrastiveLoss")
 
-    def _term(self, inputs: PairInputs) -> Tensor:
+    def _numbers(self) -> dict[str, float]:
         """All variants are hinges with an offset: −s is [2 − s]₊ − 2, and s where s > λ is [s − λ]₊ + λ."""
         paper = self.variant == "paper"
-        settings: dict[str, Any] = {
+        return {
             "positive_margin": 2.0 if paper else 1 - 1e-5,
             "positive_offset": -2.0 if paper else 1e-5,
             "negative_margin": self.margin,
             "negative_offset": 0.0 if paper else self.margin,
+        }
+
+    def _term(self, inputs: PairInputs) -> Tensor:
+        settings: dict[str, Any] = {
+            **self._numbers(),
             "anchors_first": inputs.anchors_first,
             "backend": self.backend,
         }

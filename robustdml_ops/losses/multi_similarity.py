@@ -1,5 +1,6 @@
 """Multi-similarity, Wang et al. 2019."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import listed_lse
 from robustdml_ops.losses.peer.package import named
 from robustdml_ops.ops import PairLSE, pair_lse, pair_lse_sum
+from robustdml_ops.ops.pairs import check_lse_numbers
+from robustdml_ops.ops.pairs.plan import PairFormula
 
 
 class MultiSimilarityLoss(PairFamilyLoss):
@@ -74,6 +77,11 @@ class MultiSimilarityLoss(PairFamilyLoss):
         if self._in_one_sweep(checked) and not checked.sharded:
             return self._weighted_sum(checked)
         return self._mean(self._losses(checked), checked)
+
+    def _formula(self, tensors: Sequence[Any]) -> PairFormula:
+        numbers = self._settings()
+        check_lse_numbers(tensors[0].dtype, **numbers)
+        return PairFormula("pair_lse", numbers, divisors=(self.alpha, self.beta))
 
     def _weighted_sum(self, inputs: PairInputs, candidate_weights: Tensor | None = None) -> Tensor:
         """Σ weight_i ℓ_i / present, () over the anchors of all processes."""

@@ -59,6 +59,9 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
         cosines = similarity(embeddings, self.W.t())
         return (cosines if self._form() == "cosine" else 2 * cosines - 2) / self.temperature
 
+    def _plan_settings(self) -> dict[str, Any]:
+        return self._logit_settings()
+
     def _logit_settings(self) -> dict[str, Any]:
         # −d = 2s − 2, and the constant leaves with the difference of the two.
         per_cosine = 2 if self._form() == "squared" else 1

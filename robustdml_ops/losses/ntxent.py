@@ -1,5 +1,8 @@
 """NT-Xent, Sohn 2016 and Chen et al. 2020."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
@@ -11,6 +14,7 @@ from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import labelled_nt_xent, listed_nt_xent
 from robustdml_ops.losses.peer.package import SubLosses
+from robustdml_ops.ops.pairs.plan import PairFormula
 
 
 class NTXentLoss(ContrastFamilyLoss):
@@ -64,6 +68,9 @@ class NTXentLoss(ContrastFamilyLoss):
             return count_labelled(labels, candidate_labels)[0].sum().clamp(min=1)
         here = torch.tensor(len(inputs.listed.positives), device=inputs.pairs[0].device)
         return self.shards.count(here).clamp(min=1)
+
+    def _formula(self, tensors: Sequence[Any]) -> PairFormula:
+        return PairFormula("pair_contrast", {}, "pairs", form=self.form, scale=self._scale())
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)

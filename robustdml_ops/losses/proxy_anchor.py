@@ -5,6 +5,7 @@ from typing import Any
 
 from robustdml_ops.engine.plan import Plan
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
+from robustdml_ops.ops.anchor.gpu_plan import anchor_gpu_plan
 from robustdml_ops.ops.anchor.plan import anchor_plan
 
 
@@ -60,4 +61,5 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         embeddings, proxies, labels, _, _, weights, *_ = tensors
         if not self._is_plain(tensors):
             return None
-        return anchor_plan(embeddings, proxies, labels, weights, self.alpha, self._bias(), self.backend)
+        settings = (embeddings, proxies, labels, weights, self.alpha, self._bias(), self.backend)
+        return anchor_plan(*settings) or anchor_gpu_plan(*settings)

@@ -81,6 +81,9 @@ class ProxyNCALoss(ClassFamilyLoss):
         # Of a sample that is left without a negative.
         return losses.masked_fill(sums.lse == -torch.inf, 0)
 
+    def _plan_settings(self) -> dict[str, Any]:
+        return self._logit_settings()
+
     def _logit_settings(self) -> dict[str, Any]:
         # −t·d = 2t·s − 2t, and the constant leaves with the difference of the two.
         per_cosine = 1 if self._form() == "cosine" else 2

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from robustdml_ops.engine.validation import check_finite_numbers
 from robustdml_ops.losses.families.contrast import TwoTowerLoss
+from robustdml_ops.ops.pairs.plan import PairFormula
 
 
 class SigmoidLoss(TwoTowerLoss):
@@ -36,6 +37,9 @@ class SigmoidLoss(TwoTowerLoss):
         super().__init__(temperature, backend)
         check_finite_numbers(bias=bias)
         self.logit_bias = nn.Parameter(torch.tensor(float(bias)))
+
+    def _formula(self) -> PairFormula | None:
+        return PairFormula("pair_contrast", {}, form="sigmoid")
 
     def _loss(
         self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None

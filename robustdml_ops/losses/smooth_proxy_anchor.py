@@ -193,8 +193,11 @@ def count_confidences(
     """Anchors with a candidate on either side of the threshold, counting candidates ``present`` (B,) (None: all)."""
     B, device = len(sets.tensors[0]), sets.tensors[0].device
     if num_classes == 0:
-        none, number = torch.full((), torch.inf, dtype=dtype, device=device), torch.zeros((), dtype=torch.int64)
-        return ConfidenceCounts(number.to(device), number.to(device), none, -none)
+        none, number = (
+            torch.full((), torch.inf, dtype=dtype, device=device),
+            torch.zeros((), dtype=torch.int64, device=device),
+        )
+        return ConfidenceCounts(number, number.clone(), none, -none)
     lowest = torch.full((num_classes,), torch.inf, dtype=dtype, device=device)
     highest = -lowest
     if present is None and sets.extremes(lowest, highest):

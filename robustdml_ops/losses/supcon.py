@@ -1,5 +1,8 @@
 """SupCon, Khosla et al. 2020."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -12,6 +15,7 @@ from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import listed_supcon
 from robustdml_ops.losses.peer.package import SubLosses, of_each
+from robustdml_ops.ops.pairs.plan import PairFormula
 
 
 class SupConLoss(ContrastFamilyLoss):
@@ -77,6 +81,9 @@ class SupConLoss(ContrastFamilyLoss):
         # ABSENT is the smallest number; one more serves an empty batch.
         both = pad(labels if candidate_labels is None else torch.cat([labels, candidate_labels]), (0, 1), value=ABSENT)
         return both.amax() > both.masked_fill(both == ABSENT, torch.iinfo(both.dtype).max).amin()
+
+    def _formula(self, tensors: Sequence[Any]) -> PairFormula:
+        return PairFormula("pair_contrast", {}, "above", form=self.form, scale=self._scale())
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)

@@ -12,7 +12,7 @@ from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.inputs import own_samples
 from robustdml_ops.losses.superloss import RunningMean
 from robustdml_ops.ops import superloss
-from robustdml_ops.ops.pairs.distances import pair_distances
+from robustdml_ops.ops.pair_distances import pair_distances
 
 
 class SuperContrastiveLoss(ShardableLoss, nn.Module):

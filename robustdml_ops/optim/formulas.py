@@ -33,6 +33,11 @@ class ProxyAdamW(ProxyOptimizer):
         η, (β₁, β₂), ε and λ. Schedulers set ``lr``; the sweep reads it at its step.
     scale : float
         dL/dloss, where L is the number whose backward is called; another factor raises. It may be set before each loss.
+        A step has this factor; that of a loss scaler is given as ``scaler`` instead.
+    scaler : torch.amp.GradScaler, optional
+        Scaler of the loss, for float16: steps are divided by its factor, gradients of the embeddings have it, and
+        ``scaler.step(optimizer)`` takes the step as that of an optimiser of torch. An upstream gradient with NaN or inf
+        skips the step of a loss over classes, and the scaler is told.
     moments : torch.float32 or torch.bfloat16
         Type of m and v; with proxies of float64 float32 stands for float64. bfloat16 is rounded at random and halves
         the memory of float32.
@@ -65,11 +70,12 @@ class ProxyAdamW(ProxyOptimizer):
         weight_decay: float = 1e-2,
         *,
         scale: float = 1.0,
+        scaler: torch.amp.GradScaler | None = None,
         moments: torch.dtype = torch.float32,
         seed: int = 0,
     ) -> None:
         settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(losses, scale, {**settings, "moments": moments, "seed": seed})
+        super().__init__(losses, scale, scaler, {**settings, "moments": moments, "seed": seed})
 
     def _check(self, group: dict[str, Any]) -> None:
         beta1, beta2 = group["betas"]
@@ -114,7 +120,7 @@ class ProxySGD(ProxyOptimizer):
 
     Parameters
     ----------
-    losses, scale, moments, seed
+    losses, scale, scaler, moments, seed
         As in :class:`~robustdml_ops.optim.ProxyAdamW`; so are errors and memory.
     lr, momentum, dampening, weight_decay, nesterov
         η, μ, d, λ, and whether Nesterov's form is taken, which needs a momentum and no dampening.
@@ -143,11 +149,12 @@ class ProxySGD(ProxyOptimizer):
         nesterov: bool = False,
         *,
         scale: float = 1.0,
+        scaler: torch.amp.GradScaler | None = None,
         moments: torch.dtype = torch.float32,
         seed: int = 0,
     ) -> None:
         settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
-        super().__init__(losses, scale, {**settings, "nesterov": nesterov, "moments": moments, "seed": seed})
+        super().__init__(losses, scale, scaler, {**settings, "nesterov": nesterov, "moments": moments, "seed": seed})
 
     def _check(self, group: dict[str, Any]) -> None:
         check_settings(group, momentum=group["momentum"], dampening=group["dampening"])
@@ -194,7 +201,7 @@ class ProxyAdagrad(ProxyOptimizer):
 
     Parameters
     ----------
-    losses, scale
+    losses, scale, scaler
         As in :class:`~robustdml_ops.optim.ProxyAdamW`; so are errors.
     lr, weight_decay, eps
         η, λ, and ε, which stands outside the root.
@@ -225,9 +232,10 @@ class ProxyAdagrad(ProxyOptimizer):
         eps: float = 1e-8,
         *,
         scale: float = 1.0,
+        scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         settings = {"lr": lr, "weight_decay": weight_decay, "initial_accumulator_value": initial_accumulator_value}
-        super().__init__(losses, scale, {**settings, "eps": eps})
+        super().__init__(losses, scale, scaler, {**settings, "eps": eps})
 
     def _check(self, group: dict[str, Any]) -> None:
         check_settings(group)

@@ -102,7 +102,7 @@ def _origin(classes: int | Tensor, number: int) -> Tensor:
     if isinstance(classes, int) and not isinstance(classes, bool):
         if classes < 1:
             raise ValueError(f"classes={classes}: at least one has to remain")
-        new = torch.arange(classes)
+        new = torch.arange(classes, device="cpu")
         return torch.where(new < number, new, -1)
     if not isinstance(classes, Tensor) or classes.dtype != torch.int64 or classes.dim() != 1 or not len(classes):
         given = f"{classes.dtype} {tuple(classes.shape)}" if isinstance(classes, Tensor) else repr(classes)
@@ -182,15 +182,15 @@ def _check_optimizer(optimizer: torch.optim.Optimizer | None, owners: list[Any])
 
 def _regroup(item: Any, origin: Tensor, init: Tensor | None, optimizer: torch.optim.Optimizer | None) -> None:
     """Give one loss or filter its new classes."""
-    old, C = item.shards, len(origin)
-    new = old.of_classes(C)
-    first, last = new.shard_of(C)
+    old_shards, C = item.shards, len(origin)
+    new_shards = old_shards.of_classes(C)
+    first, last = new_shards.shard_of(C)
     here = origin[first:last]
 
     def rows(values: Tensor, unseen: Any) -> Tensor:
         """Entries (n, …) of the classes here, from those of the old classes; ``unseen`` for classes without one."""
         wanted = here.to(values.device)
-        taken = old.take(values, wanted.clamp(min=0))
+        taken = old_shards.take(values, wanted.clamp(min=0))
         unseen = torch.as_tensor(unseen, dtype=values.dtype, device=values.device)
         return torch.where((wanted >= 0).view(-1, *(1,) * (values.dim() - 1)), taken, unseen)
 
@@ -205,7 +205,7 @@ def _regroup(item: Any, origin: Tensor, init: Tensor | None, optimizer: torch.op
         counted = 1 if hasattr(item, "by_class") and value.dim() == 2 else dimension
         shape = list(value.shape)
         shape[counted] = shape[counted] // item.num_classes * C
-        made = new.made(item, name, torch.Size(shape))
+        made = new_shards.made(item, name, torch.Size(shape))
         entries = unseen = _by_class(item, local_of(made), dimension)
         if init is not None and len(init) and name == item.matrix_name:
             unseen = init[(origin < 0).cumsum(0)[first:last].sub(1).clamp(min=0).to(init.device)]
@@ -214,14 +214,14 @@ def _regroup(item: Any, origin: Tensor, init: Tensor | None, optimizer: torch.op
         setattr(item, name, parameter)
         if optimizer is not None:
             _follow(optimizer, item, value, parameter, dimension, rows)
-    item.shards, item.num_classes = new, C
+    item.shards, item.num_classes = new_shards, C
     if isinstance(optimizer, ProxyOptimizer):
         optimizer.rebind(item)
 
 
 def _renumber(bank: Any, origin: Tensor) -> None:
     """Give the rows of a bank their new labels; slots of dropped classes are empty."""
-    successor = torch.full((bank.num_classes,), ABSENT)
+    successor = torch.full((bank.num_classes,), ABSENT, dtype=torch.int64, device="cpu")
     successor[origin[origin >= 0]] = (origin >= 0).nonzero().flatten()
     features, labels, sample_ids = (local_of(getattr(bank, name)) for name in bank.slot_buffers)
     labels.copy_(torch.where(labels < 0, labels, successor.to(labels.device)[labels.clamp(min=0)]))

@@ -39,12 +39,16 @@ class ProxyOptimizer(torch.optim.Optimizer):
             )
         return super().__new__(cls)
 
-    def __init__(self, losses: Losses, scale: float, defaults: dict[str, Any]) -> None:
+    def __init__(self, losses: Losses, scale: float, scaler: Any, defaults: dict[str, Any]) -> None:
         check_positive(scale=scale)
-        self.scale = float(scale)
+        if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+            raise TypeError(f"scaler must be a torch.amp.GradScaler, got {type(scaler).__name__}")
+        self.scale, self.scaler = float(scale), scaler
         self._steps: list[ProxyStep] = []
         several = [losses] if isinstance(losses, nn.Module | Tensor) else list(losses)
         groups = [group if isinstance(group, dict) else {"loss": group} for group in several]
+        # Loading a state makes torch add names of its own to ``defaults``.
+        self._own_settings = tuple(defaults)
         super().__init__(groups, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -56,7 +60,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
         group["params"] = [parameter]
         super().add_param_group(group)
         # Allocate the state now: checkpoints contain it, and a lack of memory shows before training.
-        self.state[parameter] = {"step": torch.tensor(0.0)}
+        self.state[parameter] = {"step": torch.tensor(0.0, dtype=torch.float32, device="cpu")}
         self.add_moments(self.state[parameter], self.param_groups[-1], parameter, len(loss._class_matrix()))
         self._bind(loss, len(self._steps))
 
@@ -143,6 +147,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
         loaded then.
         """
         groups, moments = state_dict["param_groups"], [group.get("moments") for group in self.param_groups]
+        seeds = [group.get("seed") for group in self.param_groups]
         loaded = [state_dict["state"].get(place, {}) for group in groups for place in group["params"]]
         own = [dict(self.state[step.parameter]) for step in self._steps]
         if len(loaded) == len(groups) == len(own):
@@ -161,9 +166,10 @@ class ProxyOptimizer(torch.optim.Optimizer):
             for name, value in state.items():
                 value.copy_(shard_loaded(value, _laid_out(saved[name], value)))
             self.state[step.parameter] = state
-        for group, dtype in zip(self.param_groups, moments, strict=True):
+        for group, dtype, seed in zip(self.param_groups, moments, seeds, strict=True):
             if dtype is not None:
                 group["moments"] = dtype
+                group.setdefault("seed", seed)  # torch's optimisers have none
         self.abandon()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -237,7 +243,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
 
     def _check_saved(self, group: Mapping[str, Any]) -> None:
         """Raise where a group to load has settings of another optimiser."""
-        other = [f"no {name}" for name in self.defaults if name not in ("moments", "seed") and name not in group]
+        other = [f"no {name}" for name in self._own_settings if name not in ("moments", "seed") and name not in group]
         other += [f"{name}=True" for name in ("amsgrad", "maximize") if group.get(name)]
         if group.get("decoupled_weight_decay") is False and group.get("weight_decay"):  # Adam's
             other.append("decoupled_weight_decay=False")

@@ -25,6 +25,8 @@ class NoGradient(Tensor):
     division and DDP's mean over processes then raise, where with None they would silently skip the proxies.
     """
 
+    step: "ProxyStep | None" = None  # whose optimiser has a loss scaler
+
     @staticmethod
     def __new__(cls, like: Tensor) -> "NoGradient":
         """A placeholder of the shape, type and device of ``like``."""
@@ -39,12 +41,19 @@ class NoGradient(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """Raise for every operation."""
+        """Raise for every operation but a loss scaler's look for NaN and inf, and division that the sweep has done."""
+        if func is torch.ops.aten._amp_foreach_non_finite_check_and_unscale_.default:
+            steps = [gradient.step for gradient in args[0] if isinstance(gradient, NoGradient) and gradient.step]
+            if len(steps) == len(args[0]):
+                for step in steps:
+                    step.tell(args[1])
+                return
         raise RuntimeError(
             f"{func} asks for the gradient of proxies that were updated within the sweep of their loss, and no such "
             "gradient exists. Leave the proxies out of torch.nn.utils.clip_grad_norm_, of other optimisers, of other "
-            "terms of the loss, of torch.amp.GradScaler and of DistributedDataParallel (divide them by shard_classes, "
-            "and call leave_out_of_ddp), or train them with an optimiser of torch.optim"
+            "terms of the loss and of DistributedDataParallel (divide them by shard_classes, and call "
+            "leave_out_of_ddp), give their optimiser a torch.amp.GradScaler as scaler=, or train them with an "
+            "optimiser of torch.optim"
         )
 
 
@@ -67,6 +76,16 @@ class ProxyStep(ProxyUpdate):
         """The optimiser's ``scale``."""
         scale: float = self._alive().scale
         return scale
+
+    @property
+    def scaler_factor(self) -> float | Tensor | None:
+        """The factor of the optimiser's loss scaler; on a GPU a tensor (), for which the host does not wait."""
+        scaler = self._alive().scaler
+        if scaler is None or not scaler.is_enabled():
+            return None
+        factor = None if self.local.device.type == "cpu" else scaler._get_scale_async()
+        known: float | Tensor = scaler.get_scale() if factor is None else factor
+        return known
 
     @property
     def settings(self) -> dict[str, object]:
@@ -119,7 +138,7 @@ class ProxyStep(ProxyUpdate):
         if G.device.type != "cpu":
             finite = torch.isfinite(G).all()
         elif not all_finite(G):
-            self._skipped.append(torch.ones(1, dtype=torch.bool))
+            self._skipped.append(torch.ones(1, dtype=torch.bool, device="cpu"))
             return
         last = first + len(G)
         rows = slice(first, last) if self._rows is None else self._rows[first:last]
@@ -139,7 +158,7 @@ class ProxyStep(ProxyUpdate):
     def native(self, chunks: int) -> Any:
         """The step as the native module's struct."""
         optimizer = self._alive()
-        self._skipped = [torch.zeros(chunks, dtype=torch.bool)]
+        self._skipped = [torch.zeros(chunks, dtype=torch.bool, device="cpu")]
         moments = dict(zip(("M1", "M2"), (moment.data_ptr() for moment in self._moments), strict=False))
         return getattr(module.library, f"ProxyUpdate_{module.SUFFIX[widened(self._matrix.dtype)]}")(
             kind=optimizer.kind,
@@ -169,20 +188,29 @@ class ProxyStep(ProxyUpdate):
             )
 
     def check_factor(self, upstream: Tensor) -> None:
-        """Raise where dL/dloss is not the scale."""
-        scale = self.loss_scale
+        """Raise where dL/dloss is not the scale, times the factor of a loss scaler."""
+        scaled = self.scaler_factor
+        scale = self.loss_scale if scaled is None else self.loss_scale * scaled
         if upstream.device.type != "cpu":
-            torch._assert_async(upstream == scale, "the loss has another factor than the scale of its optimiser")
+            right = upstream == scale if scaled is None else (upstream == scale) | ~torch.isfinite(upstream)
+            torch._assert_async(right, "the loss has another factor than the scale of its optimiser")
             return
         factor = float(upstream)
         if not math.isfinite(factor):
+            if scaled is not None and not self.swept:
+                return  # The sweep is still to come, and skips the step.
             raise ValueError("the gradient that arrives at the loss has NaN or inf: look at what the loss goes into")
         if factor != scale:
+            found = f"the gradient of the loss is {factor:.6g}, and the optimiser of its proxies takes {scale:g}"
+            if scaled is not None:
+                raise RuntimeError(
+                    f"{found}, scale={self.loss_scale:g} times its scaler's {scaled:g}: take "
+                    "scaler.scale(loss).backward() with that scaler, and call its update() after all steps"
+                )
             raise RuntimeError(
-                f"the gradient of the loss is {factor:.6g}, and the optimiser of its proxies takes {scale:g}: give "
-                f"that scale={factor:.6g} if the loss has this factor in all steps, set its scale before each loss if "
-                "the factor varies, or take the factor away, which may be a loss scaler's or that of gradient "
-                "accumulation"
+                f"{found}: give it the loss scaler that multiplies the loss, scaler=torch.amp.GradScaler(…), so that "
+                "its steps are divided by the factor. A factor of your own that belongs to the loss is given as "
+                f"scale={factor:.6g}, or set as its scale before each loss if it varies; gradients are not accumulated"
             )
 
     def confirm(self, upstream: Tensor | None = None) -> None:
@@ -191,7 +219,22 @@ class ProxyStep(ProxyUpdate):
             self.check_factor(upstream)
         self.check_gradient()
         self.confirmed = True
-        self.parameter.grad = NoGradient(self.parameter)
+        self.parameter.grad = self._placeholder()
+
+    def skip(self) -> None:
+        """Leave proxies and moments as they are, for the loss scaler that will be asked for the step."""
+        self._skipped = [torch.ones(1, dtype=torch.bool, device="cpu")]
+        self.parameter.grad = self._placeholder()
+
+    def tell(self, found_inf: Tensor) -> None:
+        """Set ``found_inf`` () to 1 where a gradient was NaN or inf, as a loss scaler asks."""
+        for skipped in self._skipped:
+            found_inf.copy_(torch.maximum(found_inf, skipped.any().to(found_inf)))
+
+    def _placeholder(self) -> NoGradient:
+        placeholder = NoGradient(self.parameter)
+        placeholder.step = None if self._alive().scaler is None else self
+        return placeholder
 
     def version(self) -> int:
         """The writes to the proxies; those through a DTensor do not count as writes to its shard."""

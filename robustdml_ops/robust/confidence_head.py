@@ -130,7 +130,7 @@ class ConfidenceHead(nn.Module):
         losses = []
         for epoch in range(1, epochs + 1):
             total = torch.zeros((), device=weight.device, dtype=torch.float64)
-            for rows in torch.split(torch.randperm(len(features), generator=generator), batch_size):
+            for rows in torch.split(torch.randperm(len(features), generator=generator, device="cpu"), batch_size):
                 batch = features[rows.to(features.device)].detach().to(weight)
                 own = labels[rows.to(labels.device)].to(weight.device)
                 # Binary cross-entropy, mean over B×C; softplus(z) - z·[y=c] needs no one-hot matrix.

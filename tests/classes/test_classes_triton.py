@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from robustdml_ops.engine.labels import LabelSets
+from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, LabelSets
+from robustdml_ops.ops import class_lse
 from robustdml_ops.ops.classes import backends as triton_classes
 from robustdml_ops.ops.classes.backends import slices_of
 from robustdml_ops.ops.classes.sweep import ClassProblem
@@ -80,3 +81,20 @@ def test_the_fused_forward_leaves_float64_and_long_rows_to_the_sweep(compute, op
     case = Case((5, 30, 8), bias=False)
     problem = ClassProblem(LabelSets.of(case.labels), case.scale.to(compute), bias=None, **case.settings)
     assert triton_classes.fused_forward_serves(torch.empty(5, D, dtype=operand), problem) is serves
+
+
+@pytest.mark.parametrize("label", [ABSENT, ELSEWHERE, 2**32, -(2**32), 2**63 - 1])
+def test_a_label_of_no_class_is_not_taken_for_another(label):
+    """Neither the low bits of a label nor an overflow of its distance from the first class make it one."""
+    torch.manual_seed(0)
+    X, P, y = torch.randn(4, 16, device=DEVICE), torch.randn(6, 16, device=DEVICE), torch.arange(4, device=DEVICE)
+    y[0] = label
+    found = []
+    for backend in ("triton", "eager"):
+        leaf = X.clone().requires_grad_()
+        sums = class_lse(leaf, P, y, scale=4.0, elsewhere=True, backend=backend)
+        sums.lse.sum().backward()
+        with torch.no_grad():
+            fused = class_lse(X, P, y, scale=4.0, elsewhere=True, backend=backend)
+        found.append([sums.lse.detach(), fused.lse, sums.target.detach()[1:], leaf.grad])
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)

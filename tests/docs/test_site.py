@@ -71,7 +71,7 @@ def test_every_page_is_in_the_navigation():
 
 def test_readme_shows_what_is_stored():
     text = (ROOT / "README.md").read_text()
-    assert bench_tables.steps(bench_tables.README_STEPS) in text
+    assert bench_tables.of_readme() in text
     assert gpu_tables.sentence() in " ".join(text.split())
     assert results.robustness() in " ".join(text.split())
     assert len(text.split()) <= 900 and text.count("\n") <= 110
@@ -85,7 +85,7 @@ def test_pages_quote_no_figure_of_their_own():
     for page in PAGES:
         text = (ROOT / page).read_text() if page != "docs/equations.md" else ""  # which derives its numbers
         if page == "README.md":
-            text = text.replace(bench_tables.steps(bench_tables.README_STEPS), "").partition("## Robustness")[0]
+            text = text.replace(bench_tables.of_readme(), "").partition("## Robustness")[0]
             text = " ".join(text.split()).replace(gpu_tables.sentence(), "")
         assert re.findall(r"\b0\.\d{3}\b|\b\d[\d.,]* (?:µs|ms)\b", text) == [], page
     used = {name for page in PAGES for name in results.MARKER.findall((ROOT / page).read_text())}
@@ -106,25 +106,49 @@ def test_tables_compute_what_they_say():
     assert len({*by_method[plots.BASELINE]}) == 1  # noise does not change the features
 
 
-def test_new_times_are_taken_into_the_stored_ones(tmp_path, monkeypatch):
-    copy = tmp_path / "cpu.json"
+def test_new_times_are_taken_into_the_stored_ones_and_into_readme(tmp_path, monkeypatch):
+    """A row that a table asks for is added; README shows the fastest rival by its name."""
+    copy, readme = tmp_path / "cpu.json", tmp_path / "README.md"
     copy.write_text(bench_tables.CPU.read_text())
+    readme.write_text(f"before\n\n{bench_tables.of_readme()}\n\nafter\n")
     monkeypatch.setattr(bench_tables, "CPU", copy)
-    steps = {
-        "group": "proxy-anchor, B=256 C=1e6 D=128",
-        "extra_info": {"contender": "robustdml/proxy-anchor", "floor_s": 1},
-    }
+    monkeypatch.setattr(bench_tables, "README", readme)
+    bench_tables.cpu.cache_clear()
+
+    def timed(group, contender, median):
+        info = {"contender": contender, "floor_s": 0.5}
+        return {"group": group, "extra_info": info, "stats": {"median": median}}
+
+    group = "normalized-softmax, B=9 C=9 D=9"
+    monkeypatch.setitem(bench_tables.STEPS, bench_tables.README_STEPS[1], (group, "normalized-softmax"))
     memory = {
         "group": "memory, B=256 C=1e6 D=128",
         "extra_info": {"contender": "robustdml/proxy-anchor", "beyond_mb": 7.0},
     }
-    measured = {"commit_info": {"id": "0123456789abc"}, "benchmarks": [{**steps, "stats": {"median": 2}}, memory]}
+    measured = {
+        "commit_info": {"id": "0123456789abc"},
+        "benchmarks": [
+            timed("proxy-anchor, B=256 C=1e6 D=128", "robustdml/proxy-anchor", 2),
+            memory,
+            *(
+                timed(group, f"{who}/normalized-softmax", at)
+                for who, at in (("robustdml", 2), ("pml", 8), ("torch", 4))
+            ),
+            timed("a group of no table", "robustdml/proxy-anchor", 1),
+        ],
+    }
     (tmp_path / "bench.json").write_text(bench_tables.json.dumps(measured))
     before = copy.read_text().splitlines()
-    bench_tables.main(str(tmp_path / "bench.json"))
-    changed = [new for old, new in zip(before, copy.read_text().splitlines(), strict=True) if old != new]
-    assert len(changed) == 2 and '"median_s": 2, "floor_s": 1, "commit": "0123456789"' in changed[0]
-    assert '"beyond_mb": 7.0' in changed[1]
+    try:
+        bench_tables.main(str(tmp_path / "bench.json"))
+    finally:
+        bench_tables.cpu.cache_clear()
+    after = copy.read_text().splitlines()
+    changed = [line for line in after if line.rstrip(",") not in {old.rstrip(",") for old in before}]
+    assert len(after) == len(before) + 3 and len(changed) == 5
+    assert '"median_s": 2, "floor_s": 0.5, "commit": "0123456789"' in changed[0] and '"beyond_mb": 7.0' in changed[4]
+    row = "| softmax, 10⁵ classes | 2 s | 4.00 | PyTorch, 4 s | **2.0×** |"
+    assert row in readme.read_text() and readme.read_text().endswith("\n\nafter\n")
 
 
 def test_links_between_files_become_links_between_pages():

@@ -6,7 +6,7 @@ import torch
 import python_ref
 from robustdml_ops.engine.rows.lengths import unit_rows
 from robustdml_ops.losses import SuperContrastiveLoss
-from robustdml_ops.ops.pairs.distances import by_difference, gradient_by_difference, pair_distances
+from robustdml_ops.ops.pair_distances import by_difference, gradient_by_difference, pair_distances
 
 
 def pairs_by_loop(X, y, weights, pos_margin, neg_margin):
@@ -91,7 +91,7 @@ def test_near_vectors_have_their_distance_and_gradient(D, dtype, monkeypatch):
         upstream = torch.rand(30, 30, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
         (slope,) = torch.autograd.grad(expected, exact, upstream)
         for elements in (1 << 23, 7 * D):
-            monkeypatch.setattr("robustdml_ops.ops.pairs.distances._ELEMENTS", elements)
+            monkeypatch.setattr("robustdml_ops.ops.pair_distances._ELEMENTS", elements)
             ours = pair_distances(X)
             error = (ours.double() - expected).detach().abs()
             assert error.max() <= 80 * eps
@@ -105,7 +105,7 @@ def test_near_vectors_have_their_distance_and_gradient(D, dtype, monkeypatch):
 @pytest.mark.parametrize("elements", [1 << 23, 7 * 30 * 5])
 def test_differences_of_all_pairs_as_a_gpu_takes_them(elements, monkeypatch):
     """At once, and by seven rows; of rows of a process, too."""
-    monkeypatch.setattr("robustdml_ops.ops.pairs.distances._ELEMENTS", elements)
+    monkeypatch.setattr("robustdml_ops.ops.pair_distances._ELEMENTS", elements)
     X = torch.randn(30, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64).requires_grad_()
     G = torch.rand(30, 30, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     expected = torch.cdist(X, X, compute_mode="donot_use_mm_for_euclid_dist").square()

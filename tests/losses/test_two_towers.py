@@ -133,3 +133,19 @@ def test_bad_input():
         InfoNCELoss(q=2)
     with pytest.raises(ValueError, match=r"overflows torch.float32 at q=1.0 and temperature 0.01: lower q"):
         InfoNCELoss(0.01, q=1.0)(torch.eye(4), torch.eye(4))
+
+
+@pytest.mark.parametrize("kind", [InfoNCELoss, SigmoidLoss])
+@pytest.mark.parametrize("value", [89.0, -104.0, 81.0, -81.0])
+def test_a_scale_whose_exponential_leaves_its_type(kind, value):
+    loss = kind()
+    with torch.no_grad():
+        loss.logit_scale.fill_(value)
+    with pytest.raises(ValueError, match=r"logit_scale = -?[\d.]+: its exponential leaves torch\.float32"):
+        loss(torch.randn(6, 8), torch.randn(6, 8))
+    with torch.no_grad():
+        loss.logit_scale.fill_(80.0 if value > 0 else -80.0)
+    X = torch.randn(6, 8, requires_grad=True)
+    value = loss(X, torch.randn(6, 8))
+    value.backward()
+    assert value.isfinite() and X.grad.isfinite().all()

@@ -20,6 +20,7 @@ SWEEPS = (
     "fuzz/test_fuzz.py",
     "native/test_lanes.py",
     "anchor/test_anchor_plan.py",
+    "pairs/test_pair_plan.py",
     "optim/test_optimizers.py",
     "self_paced/test_written_out.py",
 )

@@ -154,7 +154,7 @@ def test_no_update_without_gradients_in_eval_mode_or_of_a_copy(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("factor", "message"),
-    [(0.5, r"is 0\.5.*takes 1: give that scale=0\.5"), (65536.0, "is 65536.*a loss scaler's")],
+    [(0.5, r"is 0\.5.*takes 1: give it the loss scaler"), (65536.0, "is 65536.*loss scaler that multiplies")],
 )
 def test_another_scale_is_refused(kind, factor, message):
     """A loss scaler's is for the network to take away again; a step with it would be 65,536 times too far."""

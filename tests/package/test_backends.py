@@ -48,20 +48,20 @@ def test_without_the_native_module_eager_serves_and_says_so_once(monkeypatch):
 
 
 def test_a_room_without_a_backend_says_which_it_has():
-    room = {name: LAMBERT_W[name] for name in ("native", "eager")}
+    table = {name: LAMBERT_W[name] for name in ("native", "eager")}
     with pytest.raises(
         RuntimeError,
         match=r"^backend='triton' can't run here: it has native and eager alone\. Use backend='auto' to take what can",
     ):
-        backends.choose(room, "triton", CPU, F32)
-    assert backends.choose(room, "eager", CPU, F32) is room["eager"]
+        backends.choose(table, "triton", CPU, F32)
+    assert backends.choose(table, "eager", CPU, F32) is table["eager"]
 
 
 def test_the_environment_leaves_a_room_without_that_backend_free(monkeypatch):
-    room = {name: LAMBERT_W[name] for name in ("native", "eager")}
+    table = {name: LAMBERT_W[name] for name in ("native", "eager")}
     monkeypatch.setenv("ROBUSTDML_BACKEND", "triton")
-    assert backends.choose(room, None, CPU, F32) is room["native"]
-    assert backends.choose(room, "auto", CPU, F32) is room["native"]
+    assert backends.choose(table, None, CPU, F32) is table["native"]
+    assert backends.choose(table, "auto", CPU, F32) is table["native"]
     with pytest.raises(RuntimeError, match=r"backend='triton' can't run here: .*TRITON_INTERPRET=1"):
         backends.choose(BACKENDS, None, CPU, F32)
 

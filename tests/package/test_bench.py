@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -9,7 +10,8 @@ import pytest
 
 from robustdml_ops.bench import __main__ as command
 from robustdml_ops.bench import suite
-from robustdml_ops.bench.pair_workloads import PairShape, PairWorkload
+from robustdml_ops.bench.families import FAMILIES, assert_same
+from robustdml_ops.bench.pair_workloads import TOWERS, PairShape, PairWorkload
 from robustdml_ops.bench.workloads import Shape, Workload
 from tests.subprocesses import ROOT
 
@@ -79,7 +81,7 @@ def test_it_measures_wherever_it_is_called_from(tmp_path):
     # Without the application, scipy, matplotlib and pytorch-metric-learning.
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_EXTRAS)
     called = [sys.executable, "-m", "robustdml_ops.bench", "--out", "out"]
-    memory = "test_memory and (class-lse or proxy-nca or [100000-adamw])"
+    memory = "test_memory and (robustdml/proxy-nca or pml/proxy-nca or [100000-adamw])"
     called += ["--only", f"(test_cut and 64-robustdml and eager) or ({memory})"]
     # A worker of pytest-xdist would pass its name on, and with it that nothing is to be timed.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
@@ -88,7 +90,7 @@ def test_it_measures_wherever_it_is_called_from(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     measured = json.loads((tmp_path / "out" / "bench.json").read_text())
     contenders = {benchmark["extra_info"]["contender"] for benchmark in measured["benchmarks"]}
-    assert contenders == {"robustdml/eager", "robustdml/class-lse", "adamw"}  # pml/proxy-nca is skipped
+    assert contenders == {"robustdml/eager", "robustdml/proxy-nca", "adamw"}  # pml/proxy-nca is skipped
     written = {path.name for path in tmp_path.iterdir()} - {"__pycache__"}
     assert written == {"conftest.py", "out", "pytest.ini", "sitecustomize.py"}
 
@@ -101,8 +103,8 @@ def test_a_selection_of_nothing_is_an_error(bench, tmp_path, capsys):
     assert "none was selected" in capsys.readouterr().err
 
 
-PROXY = ["proxy-anchor", "proxy-anchor none", "smooth dense", "smooth factored", "adaptive", "class-lse"]
-PAIRS = ["ms", "ms none", "contrastive", "memory", "supcon", "nt-xent", "sigmoid of two towers"]
+PROXY = ["proxy-anchor", "proxy-anchor none", "smooth dense", "smooth factored", "adaptive", "proxy-nca", "arcface own"]
+PAIRS = ["ms", "ms none", "contrastive", "memory", "supcon", "nt-xent", "info-nce", "sigmoid"]
 
 
 def on_meta(tensors):
@@ -110,7 +112,7 @@ def on_meta(tensors):
     return {tensor.device.type for tensor in tensors} == {"meta"}
 
 
-@pytest.mark.parametrize("name", [*(f"robustdml/{loss}" for loss in PROXY), "torch/cross_entropy"])
+@pytest.mark.parametrize("name", [*(f"robustdml/{loss}" for loss in PROXY), "torch/proxy-nca"])
 def test_steps_over_proxies(name):
     workload = Workload(Shape(4, 20, 8), "meta")
     assert on_meta(workload.contender(name)())
@@ -119,7 +121,44 @@ def test_steps_over_proxies(name):
 
 @pytest.mark.parametrize("name", [f"robustdml/{loss}" for loss in PAIRS])
 def test_steps_over_pairs(name):
-    bank = 16 if "memory" in name else 8 if "towers" in name else 0
+    bank = 16 if "memory" in name else 8 if name.split("/")[1] in TOWERS else 0
     workload = PairWorkload(PairShape(8, 4, bank, wrong=50), "meta")
     assert on_meta(workload.contender(name)())
     workload.products(3, 2)()
+
+
+KINDS = [kind for kind, family in FAMILIES.items() if family.formula is not None and kind != "smooth"]
+
+
+def compare_rivals(kind, chosen):
+    """Values and gradients of all who compute a family."""
+    if FAMILIES[kind].classes:
+        workload = Workload(Shape(32, 60, 16))
+    else:
+        workload = PairWorkload(PairShape(32, 16, 32 if kind in ("memory", *TOWERS) else 0))
+    ours = workload.contender(f"robustdml/{kind}")()
+    whose = [name for name in FAMILIES[kind].contenders(kind) if chosen(name) and name != "pml/memory"]
+    for name in whose:
+        assert_same(workload.contender(name)(), ours)
+    return len(whose)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rivals_compute_the_same(kind):
+    assert compare_rivals(kind, lambda name: not name.startswith("compile/")) >= 2
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("default")
+@pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler")
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled_rivals_compute_the_same(kind):
+    assert compare_rivals(kind, lambda name: name.startswith("compile/")) == 1
+
+
+@pytest.mark.parametrize("what", ["miner's pairs", "queue"])
+def test_the_peer_s_own_pairs_give_the_same(what):
+    workload = PairWorkload(PairShape(32, 16, 64))
+    peer = workload.contender(f"pml/{what}")()
+    for who in ("robustdml", *(["torch"] if "pairs" in what else [])):
+        assert_same(workload.contender(f"{who}/{what}")(), peer)

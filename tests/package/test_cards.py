@@ -88,11 +88,11 @@ def test_chunks_follow_the_row(on_card):
 
 def test_the_order_of_backends_follows_the_row(on_card, monkeypatch):
     monkeypatch.setattr(backends, "UNAVAILABLE", dict.fromkeys(backends.UNAVAILABLE, lambda *_: None))
-    room = {name: name for name in backends.UNAVAILABLE}
+    table = {name: name for name in backends.UNAVAILABLE}
     for order in (("triton", "native", "eager"), ("native", "triton", "eager"), ("eager", "native", "triton")):
         on_card(backends=order)
         assert backends.preference(CUDA) == order
-        assert backends.choose(room, None, CUDA, F32) == order[0]
+        assert backends.choose(table, None, CUDA, F32) == order[0]
 
 
 def test_the_fused_forward_follows_the_row(on_card, monkeypatch):

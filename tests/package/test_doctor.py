@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from robustdml_ops import doctor
-from robustdml_ops.backends import native_module, trust
+from robustdml_ops.backends import native_module, self_check
 from robustdml_ops.doctor import machine, main, ops
 from robustdml_ops.doctor.machine import Finding
 from tests.subprocesses import run_python
@@ -19,16 +19,16 @@ from tests.subprocesses import run_python
 CPU = torch.device("cpu")
 
 
-def test_every_room_is_examined_and_exact():
-    backends, *rooms = ops.served(CPU)
+def test_every_primitive_is_examined_and_exact():
+    backends, *primitives = ops.served(CPU)
     assert backends.way_out is None and backends.facts["able"][-1] == "eager"
     assert "triton" in backends.facts["unable"]
-    for one, room in zip(rooms, trust.ROOMS.values(), strict=True):
+    for one, primitive in zip(primitives, self_check.PRIMITIVES.values(), strict=True):
         assert one.way_out is None, one
-        assert one.name == f"{room.name} on cpu"
+        assert one.name == f"{primitive.name} on cpu"
         assert re.search(r"serves; \w+[\w.]*(, \w+)* from float64: ", one.told), one
         for errors in one.facts["errors"].values():
-            assert list(errors) == list(room.cases)
+            assert list(errors) == list(primitive.cases)
             assert all(0 <= error < (1e-2 if "bfloat16" in case else 1e-4) for case, error in errors.items()), one
         assert set(one.facts["able"]) | set(one.facts["others"]) | {"triton"} == set(ops.UNAVAILABLE)
 
@@ -40,15 +40,17 @@ def fails(*_):
 @pytest.mark.parametrize(
     ("results", "told"),
     [
-        (lambda _: [torch.ones(3) + 1e-3], "op by eager: its error is 1.0e-03, and may be 2.4e-04"),
+        (lambda: [torch.ones(3) + 1e-3], "op by eager: its error is 1.0e-03, and may be 2.4e-04"),
         (fails, "RuntimeError: no such"),
     ],
 )
 def test_a_backend_that_is_wrong_or_fails_is_found(results, told, monkeypatch):
-    room = next(one for one in trust.ROOMS.values() if one.name == "similarity")
-    case = next(iter(room.cases.values()))
-    case = case._replace(results=lambda device, backend, exact: [torch.ones(3)] if exact else results(backend))
-    monkeypatch.setitem(trust.ROOMS, id(room.table), room._replace(cases={"op": case}))
+    primitive = next(one for one in self_check.PRIMITIVES.values() if one.name == "similarity")
+    case = next(iter(primitive.cases.values()))
+    case = case._replace(
+        inputs=lambda device, exact: exact, op=lambda exact, _: [torch.ones(3)] if exact else results()
+    )
+    monkeypatch.setitem(self_check.PRIMITIVES, id(primitive.backends), primitive._replace(cases={"op": case}))
     found = next(one for one in ops.served(CPU) if one.name.startswith("similarity"))
     assert "ROBUSTDML_BACKEND=eager" in found.way_out
     assert told in found.way_out and "thing" not in found.way_out
@@ -183,12 +185,12 @@ def test_folders_that_cannot_be_written_to(tmp_path, monkeypatch):
         raise RuntimeError("could not determine home directory")
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(machine.trust, "folder", lambda: tmp_path / "cache" / "deep")
+    monkeypatch.setattr(machine.self_check, "folder", lambda: tmp_path / "cache" / "deep")
     assert machine.folders().way_out is None
     assert not (tmp_path / "cache").exists()
     # Root may write to any folder; a file is no folder to anyone.
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(machine.trust, "folder", lambda: tmp_path / "file" / "cache")
+    monkeypatch.setattr(machine.self_check, "folder", lambda: tmp_path / "file" / "cache")
     monkeypatch.setattr(machine.tempfile, "gettempdir", no_home)
     found = machine.folders()
     assert found.way_out
@@ -224,8 +226,8 @@ def test_what_cannot_be_looked_at_is_a_finding_and_the_rest_is_told(monkeypatch)
     for module, name in ((machine, "versions"), (machine, "native"), (machine, "pools"), (machine, "busy")):
         monkeypatch.setattr(module, name, fails)
     monkeypatch.setattr(ops, "sweep_against_products", fails)
-    otsu = next(room for room in trust.ROOMS.values() if room.name == "otsu")
-    monkeypatch.setattr(trust, "ROOMS", {0: otsu, 1: trust.Room("none", {}, {})})
+    otsu = next(primitive for primitive in self_check.PRIMITIVES.values() if primitive.name == "otsu")
+    monkeypatch.setattr(self_check, "PRIMITIVES", {0: otsu, 1: self_check.Primitive("none", {}, {})})
     findings = {one.name: one for one in doctor.examine()}
     ill = {"versions", "native module", "OpenMP", "speed on cpu", "other work", "none on cpu"}
     assert ill <= {name for name, one in findings.items() if one.way_out}

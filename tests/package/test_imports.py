@@ -12,8 +12,8 @@ import pytest
 import robustdml_ops
 from tests.subprocesses import ROOT, printed
 
-# Each house with the folder that its imports start from; "robustdml_ops.python_ref" and ".bench" are links.
-HOUSES = {
+# Each package with the folder that its imports start from; "robustdml_ops.python_ref" and ".bench" are links.
+PACKAGES = {
     "robustdml_ops": ROOT,
     "python_ref": ROOT,
     "bench": ROOT,
@@ -29,9 +29,9 @@ def module_name(file: Path, start: Path) -> str:
 
 FILES = {
     module_name(file, start): file
-    for house, start in HOUSES.items()
-    for file in sorted((start / house).rglob("*.py"))
-    if not (house == "experiments" and "tests" in file.parts)
+    for package, start in PACKAGES.items()
+    for file in sorted((start / package).rglob("*.py"))
+    if not (package == "experiments" and "tests" in file.parts)
 }
 
 
@@ -72,7 +72,7 @@ LAYERS = ("backends", "engine", "ops", "losses", "robust", "optim", "distributed
 
 
 def layer(module: str) -> str:
-    """``ops`` of ``robustdml_ops.ops.anchor.sweep``, and nothing of another house."""
+    """``ops`` of ``robustdml_ops.ops.anchor.sweep``, and nothing of another package."""
     return module.split(".")[1] if module.startswith("robustdml_ops.") else ""
 
 
@@ -91,7 +91,7 @@ def test_arrows_point_down(name):
 
 
 @pytest.mark.parametrize(
-    ("house", "may_import"),
+    ("package", "may_import"),
     [
         ("python_ref", set()),
         ("robustdml_ops", set()),
@@ -100,9 +100,9 @@ def test_arrows_point_down(name):
         ("experiments", {"robustdml_ops", "robustdml", "python_ref", "bench"}),
     ],
 )
-def test_houses(house, may_import):
-    allowed = {house, *may_import}
-    assert not crossing(lambda of: of.split(".")[0] == house, lambda to: to.split(".")[0] not in allowed)
+def test_packages(package, may_import):
+    allowed = {package, *may_import}
+    assert not crossing(lambda of: of.split(".")[0] == package, lambda to: to.split(".")[0] not in allowed)
 
 
 PUBLIC = {f"robustdml_ops.{name}" for name in ("losses", "robust", "ops", "optim", "distributed", "doctor")}

@@ -95,6 +95,20 @@ def of_classes(compute=F32):
     return {"scale": zeros(512, dtype=compute), "bias": zeros(512, dtype=compute)}
 
 
+def step(kind, dtype, D=128, B=256, C=512, *, products="high", weighted=False, **settings):
+    """A planned step of a loss with a class matrix; without a type bfloat16 and float32, as under autocast."""
+    loss = kind(C, D, **settings).to(META, dtype or F32)
+    X = zeros(B, D, dtype=dtype or BF16).requires_grad_()
+    given = {"sample_weights": zeros(B)} if weighted else {}
+
+    def call():
+        torch.set_float32_matmul_precision(products)
+        loss(X, labels(B), **given).backward()
+        assert None not in loss._plans.known.values()
+
+    return call
+
+
 def pairs(make, m, dtype=BF16, *, bank=True):
     """A loss of 64 rows beside m, or of m rows with themselves, with all gradients."""
     X, V = matrices(64, m, 128, dtype)
@@ -227,6 +241,13 @@ CALLS = {
     "terms, bf16, odd sizes": classes(BF16, 201, 99),
     "terms, fp32": classes(F32, 512),
     "terms, fp32, odd batch": classes(F32, 512, 99),
+    "step of Proxy-Anchor, bf16": step(losses.ProxyAnchorLoss, BF16),
+    "step of Proxy-Anchor, autocast, odd": step(losses.ProxyAnchorLoss, None, 99, 99, 501, weighted=True),
+    "step of Proxy-Anchor, fp32": step(losses.ProxyAnchorLoss, F32, 512, products="highest", weighted=True),
+    "step of softmax, bf16": step(losses.NormalizedSoftmaxLoss, BF16),
+    "step of softmax, autocast": step(losses.NormalizedSoftmaxLoss, None, 512, weighted=True),
+    "step of softmax, autocast, odd": step(losses.CosFaceLoss, None, 99, 99, 501),
+    "step of Proxy-NCA, fp32": step(losses.ProxyNCALoss, F32, include_positive=False, products="highest"),
     "pairs of a bank": weighted(65_536),
     "pairs of a bank, shifted": weighted(65_536, alpha=1000.0),
     "pairs of a batch": pairs(partial(losses.MultiSimilarityLoss, epsilon=0.1), 1024, bank=False),
@@ -282,6 +303,8 @@ SHORT = (
     "confidences, tf32, long rows",
     "classes, softmax, tf32",
     "terms, bf16",
+    "step of Proxy-Anchor, autocast, odd",
+    "step of softmax, bf16",
     "pairs of a bank",
     "contrast both ways",
     "distances of a batch",
@@ -334,3 +357,20 @@ def test_a_slot_is_read_before_any_thread_writes_it():
     before, _ = code.split("barrier")
     assert "%old_label" in before
     assert before.count("tt.store") == 4  # touched, of both labels, source and serials; then come the slots'
+
+
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("kernel", ["normalize_rows", "subtract_radial"])
+@pytest.mark.usefixtures("as_in_training")
+def test_rows_are_read_by_vectors_in_both_layouts(kernel, columns):
+    """Of W (D, C) the elements of a column lie side by side."""
+    call = step(losses.NormalizedSoftmaxLoss if columns else losses.ProxyNCALoss, BF16, C=512)
+    with compiling(90) as compiled:
+        call()
+    found = [one.asm["ptx"] for name, one in compiled if name == kernel]
+    assert found
+    for code in found:
+        loads = [line for line in code.splitlines() if "ld.global" in line]
+        wide = [line for line in loads if ".v4" in line or ".v2" in line or ".b64" in line]
+        assert any(".v4" in line for line in loads), loads[:5]
+        assert not any("ld.global.b16" in line for line in loads), (len(loads), len(wide))

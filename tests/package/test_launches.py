@@ -30,11 +30,13 @@ def count(make, B, D, targets=None, more=()):
 
 BANK = (((100_000, 128), BF16), ((100_000,), torch.int64))
 LARGE_BANK = (((10**6, 128), BF16), ((10**6,), torch.int64))
-# what is counted, launches, calls of PyTorch's dispatcher
+# what is counted, launches, calls of PyTorch's dispatcher; one launch is autograd's first gradient of 1
 STEPS = {
-    "Proxy-Anchor": ((lambda: losses.ProxyAnchorLoss(10**5, 512), 1024, 512), 26, 47),
+    "Proxy-Anchor": ((lambda: losses.ProxyAnchorLoss(10**5, 512), 1024, 512), 10, 24),
     "Smooth, dense": ((lambda: losses.SmoothProxyAnchorLoss(10**5, 128), 256, 128, (256, 10**5)), 38, 63),
-    "Proxy-NCA": ((lambda: losses.ProxyNCALoss(10**5, 512), 1024, 512), 40, 69),
+    "Proxy-NCA": ((lambda: losses.ProxyNCALoss(10**5, 512), 1024, 512), 11, 27),
+    "Proxy-Anchor, small": ((lambda: losses.ProxyAnchorLoss(10**5, 128).to(BF16), 256, 128), 9, 22),
+    "softmax, small": ((lambda: losses.NormalizedSoftmaxLoss(10**5, 128).to(BF16), 256, 128), 11, 31),
     "ArcFace": ((lambda: losses.ArcFaceLoss(10**5, 512), 1024, 512), 71, 114),
     "Proxy-Anchor, a tenth": ((lambda: losses.ProxyAnchorLoss(10**6, 512, negative_share=0.1), 1024, 512), 107, 144),
     "SoftTriple": ((lambda: losses.SoftTripleLoss(10**4, 128, 10), 256, 128), 42, 76),
@@ -61,14 +63,14 @@ KINDS = {"Proxy-Anchor": losses.ProxyAnchorLoss, "normalised softmax": losses.No
 
 @pytest.mark.parametrize("row", PREDICTED, ids=lambda row: f"{row['what']} {row['C']:.0e} {row['D']}")
 def test_traffic_of_bfloat16_proxies(row):
-    """S is written and read, 8·B·C, dS written and read twice, 6·B·C; P is read three times, dP written twice and read.
+    """S is written and read, 8·B·C, dS written and read twice, 6·B·C; P is read four times; dP goes through float32.
 
-    So are the terms of softmax in place of dS. The least is checked, too: what is not counted would pass as not moved.
+    So do the terms of softmax in place of dS. The least is checked, too: what is not counted would pass as not moved.
     """
     B, C, D = row["B"], row["C"], row["D"]
     found = count(lambda: KINDS[row["what"]](C, D).to(BF16), B, D)
     assert row["launches"] - 3 <= found.total <= row["launches"]
-    assert found.bytes > 14 * B * C + 12 * C * D
+    assert found.bytes > 14 * B * C + 16 * C * D
     assert 0.98e9 * row["gigabytes"] < found.bytes <= 1e9 * row["gigabytes"]
 
 
@@ -82,7 +84,7 @@ def test_traffic_of_a_batch_with_itself():
 # more chunks of twice the classes, and launches of each: products, Triton's kernels, others
 CHUNKS = {
     "Proxy-Anchor": (losses.ProxyAnchorLoss, 10**6, 8, (3, 3, 0)),
-    "Proxy-NCA": (losses.ProxyNCALoss, 5 * 10**5, 4, (3, 5, 0)),
+    "Proxy-NCA": (losses.ProxyNCALoss, 5 * 10**5, 4, (3, 4, 0)),
     "Proxy-NCA, no room": (losses.ProxyNCALoss, 2 * 10**6, 15, (4, 6, 0)),
 }
 

@@ -8,20 +8,24 @@ import torch
 import triton.language as tl
 from triton.runtime import interpreter
 
+from robustdml_ops.engine import gpu_plan
 from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.rows.backends import TritonRows
 from robustdml_ops.engine.similarity_chunks import Similarities
-from robustdml_ops.ops.anchor.backends import AnchorProblem, ConfidenceSets, Wanted
+from robustdml_ops.losses import NormalizedSoftmaxLoss, ProxyAnchorLoss
+from robustdml_ops.ops.anchor.backends import AnchorOptions, AnchorProblem, ConfidenceSets, Wanted
 from robustdml_ops.ops.anchor.sweep import BACKENDS as ANCHORS
 from robustdml_ops.ops.anchor.sweep import anchor_sweep
-from robustdml_ops.ops.classes.sweep import ClassProblem
+from robustdml_ops.ops.classes import gpu_plan as class_gpu_plan
 from robustdml_ops.ops.classes.backends import BACKENDS as CLASSES
+from robustdml_ops.ops.classes.sweep import ClassProblem
 from robustdml_ops.ops.classes.sweep import class_sweep, class_sweep_backward
 from tests.triton_here import DEVICE, MARKS
 
 pytestmark = [
     *MARKS,
     pytest.mark.filterwarnings("ignore:(overflow|underflow|invalid value|All-NaN):RuntimeWarning"),  # of rows of NaN
+    pytest.mark.filterwarnings("ignore:.*an optimiser that rounds to the nearest:UserWarning"),
 ]
 BF16, F32, F64 = torch.bfloat16, torch.float32, torch.float64
 C, SHAPES = 15, [(12, 10), (37, 33), (64, 128)]  # B, D
@@ -63,7 +67,8 @@ def anchors(sets, X, P, labels, backend, compute, operand, update=None):
     generator = torch.Generator().manual_seed(2)
     values = to(torch.rand(len(X), n, generator=generator, dtype=F64)) if sets == "confidences" else None
     of = LabelSets.of(labels) if values is None else ConfidenceSets(9.0, 0.5, values)
-    problem = AnchorProblem(8.0, bias, bias, to(torch.rand(n, generator=generator, dtype=F64)), of)
+    anchor_bias = to(torch.rand(n, generator=generator, dtype=F64))
+    problem = AnchorProblem(AnchorOptions(8.0, of), bias, bias, anchor_bias)
     upstream = to(torch.rand(n, generator=generator, dtype=F64)), to(0.3)
     want = Wanted(lse=True, embeddings=True, proxies=True, biases=update is None)
     result = anchor_sweep(X, P, problem, upstream, ANCHORS[backend], operand, want, update)
@@ -207,3 +212,30 @@ def test_fused_forward_of_classes(pooling, H, scale):
     problem = ClassProblem(labels, torch.full((), 8.0, device=DEVICE).double(), None, **settings)
     exact = class_sweep(X.double(), P.double(), problem, CLASSES["eager"], F64, False)
     assert max(errors(ours, [value.cpu() for value in exact])) < 0.02
+
+
+@pytest.mark.parametrize("rows", [7, 64])
+@pytest.mark.parametrize(("kind", "most"), [(ProxyAnchorLoss, 0.015), (NormalizedSoftmaxLoss, 0.06)])
+@pytest.mark.parametrize("noise", [1.0, 0.3, 0.1, 0.03, 0.01])
+def test_planned_gradients_of_proxies_near_their_samples(kind, most, noise, rows, monkeypatch):
+    """The radial part leaves dP before it is rounded: near a sample little of it is left.
+
+    The error is that of rounded embeddings and of rounded dL/dS, at every distance.
+    """
+    monkeypatch.setattr(gpu_plan, "chunk_rows", lambda *_: rows)
+    monkeypatch.setattr(class_gpu_plan, "bytes_to_save", lambda _: 1 << 30)
+    torch.manual_seed(0)
+    n, D = 16, 128
+    P = (torch.randn(n, D) * 0.05).to(BF16).float()
+    X = torch.nn.functional.normalize(P, dim=1).repeat(4, 1) + noise * torch.randn(4 * n, D) / D**0.5
+    X, y = X.to(BF16), torch.arange(n).repeat(4)
+    found = []
+    for dtype, backend in ((BF16, "triton"), (F64, "eager")):
+        loss_function = kind(n, D, backend=backend).to(DEVICE, dtype)
+        (parameter,) = loss_function.parameters()
+        parameter.data = (P if parameter.shape == P.shape else P.t()).to(DEVICE, dtype)
+        loss_function(X.to(DEVICE, dtype).requires_grad_(), y.to(DEVICE)).backward()
+        found.append(parameter.grad.cpu().double().view(parameter.shape))
+        assert (None in loss_function._plans.known.values()) == (backend == "eager")
+    ours, exact = found
+    assert (ours - exact).norm() <= most * exact.norm()

@@ -16,7 +16,7 @@ from robustdml.command_line import path
 from robustdml.commands.audit import STATE, digest_of
 from robustdml.config import CONFIDENCE, DROP, USES
 from robustdml.data.features import TEST, read_part, sample_names
-from robustdml.data.images import SUFFIXES
+from robustdml.data.images import SUFFIXES, is_image_inside
 from robustdml.errors import UsageError, counted, few
 from robustdml.plain_files import read_json, read_npz, write_csv, write_npz
 
@@ -109,12 +109,22 @@ def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:
     others = [one.sample for one in kept.values() if Path(one.sample).suffix.lower() not in SUFFIXES]
     if others:
         raise UsageError(f"no images by their names: {few(others)}; give --to a .csv list")
+    # A name says little: a link, or a file of another kind, may have that of an image.
+    others = [one.sample for one in kept.values() if copy and not is_image_inside(one.sample)]
+    if others:
+        raise UsageError(f"no images by their content: {few(others)}; leave them out of the findings, or drop --copy")
     for label in {one.label for one in kept.values()}:
         if not label or label != os.path.basename(label) or "\0" in label or label.startswith("."):
             raise UsageError(f"class {label!r} cannot be the name of a folder; give --to a .csv list")
     unfinished = to.with_name(f".{to.name}.unfinished")
     with sole_use(unfinished.with_suffix(".lock"), to):
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if unfinished.is_dir() and not unfinished.is_symlink():  # A pipe would keep it waiting.
+            shutil.rmtree(unfinished, ignore_errors=True)
+        if os.path.lexists(unfinished):
+            raise UsageError(
+                f"{unfinished}: is in the way, and no folder that can be deleted; look at it, and delete it"
+            )
+        unfinished.mkdir()
         try:
             taken: set[tuple[str, str, str]] = set()
             for row, one in kept.items():

@@ -31,6 +31,15 @@ def is_image(file: str | Path) -> bool:
     return os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
 
 
+def is_image_inside(file: str | Path) -> bool:
+    """Tell whether a file begins as images do, whatever its name says."""
+    try:
+        with Image.open(file, formats=_kinds()):
+            return True
+    except Exception:  # Of a damaged file Pillow raises nearly anything.
+        return False
+
+
 def image_files(folder: Path) -> list[Path]:
     """List the images of a folder, at any depth."""
     # In the order of paths, of which texts are not: "a-b/c" comes after "a/c".

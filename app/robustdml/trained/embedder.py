@@ -3,6 +3,7 @@
 Its model file has weights and description as plain tensors, numbers and texts, which are safe to open.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import chain
@@ -22,7 +23,7 @@ from robustdml.networks.models import Embedder, batch_size_for, unit_length
 from robustdml.plain_files import read_plain, save_plain
 
 # Of sizes in a model file, which may come from strangers: memory is given by them.
-_LARGEST, _LARGEST_IMAGE = 2**24, 2**14
+_LARGEST, _LARGEST_IMAGE, _MOST_NUMBERS = 2**24, 2**14, 2**26
 LINEAR, IDENTITY = "linear", "identity"
 
 
@@ -93,6 +94,8 @@ class ModelCard:
         square = len(card.input_shape) == 3 and card.input_shape[1] == card.input_shape[2] <= _LARGEST_IMAGE
         if len(card.input_shape) != 1 and not (square and card.input_shape[0] in (1, 3)):
             raise ValueError(f"input_shape={card.input_shape}: expected (F,), (1, S, S) or (3, S, S)")
+        if math.prod(card.input_shape) > _MOST_NUMBERS:
+            raise ValueError(f"input_shape={card.input_shape}: a sample of more than {_MOST_NUMBERS:,} numbers")
         if not all(isinstance(name, str) for name in (card.backbone, *card.class_names)):
             raise TypeError("names that are no texts")
         if card.layer not in (LINEAR, IDENTITY):

@@ -64,7 +64,7 @@ def reused_matrix(proxies: Tensor, purpose: str, shape: tuple[int, int], dtype: 
     if storage is None:
         matrix = proxies.new_empty(shape, dtype=dtype)
     else:
-        matrix = torch.empty(0, dtype=dtype).set_(storage, 0, shape, (shape[1], 1))
+        matrix = proxies.new_empty(0, dtype=dtype).set_(storage, 0, shape, (shape[1], 1))
     with _lock:
         _storages.setdefault(parameter, {})[purpose] = matrix.untyped_storage()
     return matrix
@@ -246,23 +246,19 @@ class TritonRows(RowsBackend):
         return P if P.dtype == dtype == torch.bfloat16 and 1 in P.stride() else None
 
     def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
-        from robustdml_ops.engine.rows.kernels import normalize_rows_backward as kernel
-
-        n, D = G.shape
-        parameters = rows_launch(D, tile_of("rows", G))
-        with current(G):
-            kernel[grid_of(n, parameters["BLOCK_R"])](G, U, inverse_norm, n, D, **parameters)
+        self._subtract_radial(G, U, inverse_norm)
 
     def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
+        self._subtract_radial(G, V, inverse_norm if unit else None)
+
+    def _subtract_radial(self, G: Tensor, V: Tensor, inverse_norm: Tensor | None) -> None:
         from robustdml_ops.engine.rows.kernels import subtract_radial as kernel
 
-        if unit:
-            self.normalize_rows_backward(G, V, inverse_norm)
-            return
-        n, D = G.shape
-        parameters = rows_launch(D, tile_of("rows", G))
+        parameters, strides = rows_launch(G.shape[1], tile_of("rows", G)), (*G.stride(), *V.stride(), *G.stride())
         with current(G):
-            kernel[grid_of(n, parameters["BLOCK_R"])](G, V, n, D, *G.stride(), *V.stride(), **parameters)
+            kernel[grid_of(len(G), parameters["BLOCK_R"])](
+                G, V, inverse_norm, None, G, *G.shape, *strides, **parameters
+            )
 
     def scale(self, G: Tensor, factor: Tensor) -> None:
         from robustdml_ops.engine.rows.kernels import scale as kernel

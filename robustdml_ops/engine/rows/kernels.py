@@ -33,7 +33,7 @@ def inverse_length(
     return tl.where(norm == float("inf"), float("nan"), inverse)
 
 
-@triton.jit(do_not_specialize=["n"])
+@triton.jit
 def normalize_rows(
     P,  # (n, D) any floating type, any strides, in
     U,  # (n, D) operand dtype, contiguous, out: unit rows, zeros for zero rows; None: not wanted
@@ -112,71 +112,53 @@ def store_radial(
         tl.store(G + r * strides[2] + d * strides[3], v * inverse[:, None] * -along[:, None], mask=mask)
 
 
-@triton.jit(do_not_specialize=["n"])
-def normalize_rows_backward(
-    G,  # (n, D) compute dtype, contiguous, in: dL/dU; out: dL/dP
-    U,  # (n, D) operand dtype, contiguous, in: unit rows
-    inverse_norm,  # (n,) compute dtype, in: 1 / |p|, 0 for zero rows
-    n,  # rows, in
-    D,  # columns, in
-    BLOCK_R: tl.constexpr,  # rows a program
-    BLOCK_D: tl.constexpr,  # columns a step
-):
-    """G ← (G − (G·U) U) · inverse_norm by rows."""
-    r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
-    inside = r < n
-    r = r.to(tl.int64)
-    dtype = G.dtype.element_ty
-    along = tl.zeros((BLOCK_R,), dtype=dtype)
-    for start in range(0, D, BLOCK_D):
-        d = start + tl.arange(0, BLOCK_D)
-        mask = inside[:, None] & (d < D)[None, :]
-        offset = r[:, None] * D + d[None, :]
-        g = tl.load(G + offset, mask=mask, other=0.0)
-        u = tl.load(U + offset, mask=mask, other=0.0).to(dtype)
-        along += tl.sum(g * u, axis=1)
-    inverse = tl.load(inverse_norm + r, mask=inside, other=0.0)
-    for start in range(0, D, BLOCK_D):
-        d = start + tl.arange(0, BLOCK_D)
-        mask = inside[:, None] & (d < D)[None, :]
-        offset = r[:, None] * D + d[None, :]
-        g = tl.load(G + offset, mask=mask, other=0.0)
-        u = tl.load(U + offset, mask=mask, other=0.0).to(dtype)
-        tl.store(G + offset, (g - along[:, None] * u) * inverse[:, None], mask=mask)
-
-
-@triton.jit(do_not_specialize=["n"])
+@triton.jit
 def subtract_radial(
-    G,  # (n, D) operand dtype, any strides, in: dS·X, which has the factor 1 / |v|; out: dL/dV
-    V,  # (n, D) operand dtype, any strides, in: rows as they were multiplied
+    G,  # (n, D) compute or operand dtype, any strides, in: dS·U for unit rows, else dS·X with the factor 1 / |v|
+    V,  # (n, D) any floating type, any strides, in: unit rows, or rows as they were multiplied
+    inverse_norm,  # (n,) compute dtype, in: 1 / |p| of unit rows, 0 for zero rows; None: V are not unit rows
+    factor,  # () compute dtype, in: upstream gradient; None: 1
+    out,  # (n, D) any floating type, any strides, out: dL/dP; may be G
     n,  # rows, in
     D,  # columns, in
     G_row_stride,  # in elements, in
     G_column_stride,  # in elements, in
     row_stride,  # of V in elements, in
     column_stride,  # of V in elements, in
+    out_row_stride,  # in elements, in
+    out_column_stride,  # in elements, in
     BLOCK_R: tl.constexpr,  # rows a program
     BLOCK_D: tl.constexpr,  # columns a step
 ):
-    """G ← G − (G·u) u by rows, with u = V / |V|."""
+    """Out ← (G − (G·u) u) · inverse_norm · factor by rows: the Jacobian of the normalisation, with u = V or V / |V|."""
     r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = r < n
     r = r.to(tl.int64)
-    v_rows, g_rows = V + r * row_stride, G + r * G_row_stride
-    inverse = inverse_row_norm(v_rows, inside, D, column_stride, tl.float32, BLOCK_R, BLOCK_D)
-    along = tl.zeros((BLOCK_R,), dtype=tl.float32)
+    dtype: tl.constexpr = tl.float64 if G.dtype.element_ty == tl.float64 else tl.float32
+    v_rows, g_rows, out_rows = V + r * row_stride, G + r * G_row_stride, out + r * out_row_stride
+    to_unit = tl.full((BLOCK_R,), 1.0, dtype)
+    shrink = tl.full((BLOCK_R,), 1.0, dtype)
+    if inverse_norm is None:
+        to_unit = inverse_row_norm(v_rows, inside, D, column_stride, dtype, BLOCK_R, BLOCK_D)
+    else:
+        shrink = tl.load(inverse_norm + r, mask=inside, other=0.0)
+    upstream = tl.full((), 1.0, dtype)
+    if factor is not None:
+        upstream = tl.load(factor)
+    along = tl.zeros((BLOCK_R,), dtype=dtype)
     for start in range(0, D, BLOCK_D):
         d = (start + tl.arange(0, BLOCK_D)).to(tl.int64)[None, :]
         mask = inside[:, None] & (d < D)
-        g = tl.load(g_rows[:, None] + d * G_column_stride, mask=mask, other=0.0).to(tl.float32)
-        v = tl.load(v_rows[:, None] + d * column_stride, mask=mask, other=0.0).to(tl.float32)
-        along += tl.sum(g * (v * inverse[:, None]), axis=1)
+        g = tl.load(g_rows[:, None] + d * G_column_stride, mask=mask, other=0.0).to(dtype)
+        v = tl.load(v_rows[:, None] + d * column_stride, mask=mask, other=0.0).to(dtype)
+        along += tl.sum(g * (v * to_unit[:, None]), axis=1)
     for start in range(0, D, BLOCK_D):
         d = (start + tl.arange(0, BLOCK_D)).to(tl.int64)[None, :]
         mask = inside[:, None] & (d < D)
-        g = tl.load(g_rows[:, None] + d * G_column_stride, mask=mask, other=0.0).to(tl.float32)
-        v = tl.load(v_rows[:, None] + d * column_stride, mask=mask, other=0.0).to(tl.float32)
-        tl.store(g_rows[:, None] + d * G_column_stride, g - along[:, None] * (v * inverse[:, None]), mask=mask)
+        g = tl.load(g_rows[:, None] + d * G_column_stride, mask=mask, other=0.0).to(dtype)
+        v = tl.load(v_rows[:, None] + d * column_stride, mask=mask, other=0.0).to(dtype)
+        value = (g - along[:, None] * (v * to_unit[:, None])) * shrink[:, None] * upstream
+        tl.store(out_rows[:, None] + d * out_column_stride, value, mask=mask)
 
 
 @triton.jit

@@ -1,6 +1,7 @@
 """Softmax losses over classes: a sample's log-sum-exp of all logits, less the logit of its own class, or classes."""
 
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -8,11 +9,13 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from robustdml_ops.backends.dispatch import compute_dtype
+from robustdml_ops.engine.plan import Plan
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions, reduce_samples
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops import ABSENT, ClassLSE, class_lse
+from robustdml_ops.ops.classes.gpu_plan import class_gpu_plan
 
 
 class ClassFamilyLoss(ClassMatrixLoss):
@@ -25,6 +28,17 @@ class ClassFamilyLoss(ClassMatrixLoss):
     def __init__(self, num_classes: int, embedding_size: int, **options: Unpack[SoftmaxOptions]) -> None:
         self.negative_correction = options.pop("negative_correction", True)
         super().__init__(num_classes, embedding_size, **options)
+
+    def _plan(self, tensors: Sequence[Any]) -> Plan | None:
+        embeddings, matrix, labels, _, _, weights, margins, _ = tensors
+        settings = self._plan_settings()
+        if settings is None or margins is not None or not self._is_plain(tensors):
+            return None
+        return class_gpu_plan(embeddings, matrix, labels, weights, self.backend, columns=self.columns, **settings)
+
+    def _plan_settings(self) -> dict[str, Any] | None:
+        """Settings of a planned step, where the loss of a sample is log-sum-exp − logit of its class; else None."""
+        return None
 
     def _evaluate(self, inputs: LossInputs) -> Tensor:
         loss, update = super()._evaluate(inputs), self._update()
@@ -82,11 +96,12 @@ class ClassFamilyLoss(ClassMatrixLoss):
     def loss_at(self, cosine: float) -> float:
         """The loss of a sample with this cosine to its own class, and 0 to all others."""
         settings = self._logit_settings()
-        target = torch.tensor([settings["scale"] * cosine + settings.get("target_bias", 0)], dtype=torch.float64)
+        number: Any = {"dtype": torch.float64, "device": "cpu"}
+        target = torch.tensor([settings["scale"] * cosine + settings.get("target_bias", 0)], **number)
         others = torch.full_like(target, math.log(max(1, self.num_classes - 1)))
         lse = others if settings.get("exclude_target") else torch.logaddexp(others, target)
-        inputs = LossInputs(torch.zeros(1, self.embedding_size, dtype=torch.float64), None)
-        return float(self._of_sums(ClassLSE(lse, target), inputs, torch.zeros(1, dtype=torch.int64)))
+        inputs = LossInputs(torch.zeros(1, self.embedding_size, **number), None)
+        return float(self._of_sums(ClassLSE(lse, target), inputs, torch.zeros(1, dtype=torch.int64, device="cpu")))
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         losses, weights = self._losses(inputs), inputs.sample_weights

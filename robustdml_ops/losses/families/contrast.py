@@ -1,6 +1,8 @@
 """Losses of a softmax over candidates: those of a batch, or the rows of another matrix, with a learnt temperature."""
 
+import copy
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.labels import ABSENT
+from robustdml_ops.engine.plan import Plan
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import (
     check_finite_embeddings,
@@ -21,8 +24,9 @@ from robustdml_ops.engine.validation import (
 from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions, own_samples
+from robustdml_ops.ops.pairs import PairContrast, coefficients_of, pair_contrast
 from robustdml_ops.ops.pairs.autograd import pair_dtype
-from robustdml_ops.ops.pairs.contrast import PairContrast, coefficients_of, pair_contrast
+from robustdml_ops.ops.pairs.plan import PairFormula, pair_plan
 
 
 class ContrastFamilyLoss(PairFamilyLoss):
@@ -90,6 +94,30 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         ValueError, TypeError
             Shapes, types or devices that do not fit; on the CPU NaN or inf.
         """
+        loss, compiling = None, torch.compiler.is_compiling()
+        if negatives is None and not compiling:
+            own = self._parameters
+            tensors = (embeddings, others, own["logit_scale"], own.get("logit_bias"), None, None, sample_weights)
+            loss = self._planned(tensors, ())
+        return self._general(embeddings, others, negatives, sample_weights) if loss is None else loss
+
+    def _plan(self, tensors: Sequence[Any]) -> Plan | None:
+        embeddings, others = tensors[:2]
+        formula = self._formula()
+        if others is None or others.shape != embeddings.shape or self.shards.divided or formula is None:
+            return None
+        kept = copy.copy(self)
+        kept.__dict__["_plans"] = None
+        return pair_plan(formula, tensors, self.backend, itself=False, general=partial(_of_tensors, kept))
+
+    def _formula(self) -> PairFormula | None:
+        """The loss without further negatives; None where it is no weighted sum of a contrast."""
+        raise NotImplementedError
+
+    def _general(
+        self, embeddings: Tensor, others: Tensor, negatives: Tensor | None, sample_weights: Tensor | None
+    ) -> Tensor:
+        """The loss by the sweep that is differentiable twice."""
         if negatives is not None:
             self._check_negatives(embeddings, negatives)
 
@@ -116,6 +144,14 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
             if value.device.type == "cpu":
                 message = f"{name} = {{}}: set a finite number, and lower the learning rate"
                 require(torch.isfinite(value), partial(message.format, value))
+        # Beyond it the scale, or its product with a cosine, leaves the type.
+        scale, most = self.logit_scale.detach(), 700.0 if self.logit_scale.dtype == torch.float64 else 80.0
+        if scale.device.type == "cpu":
+            message = (
+                f"logit_scale = {{:g}}: its exponential leaves {scale.dtype}; keep it within ±{most:g}, as by "
+                "clamp_(max=math.log(100)) after each step, and lower the learning rate"
+            )
+            require(scale.abs() <= most, partial(message.format, scale))
 
     def _check_negatives(self, embeddings: Tensor, negatives: Tensor) -> None:
         raise ValueError(f"{type(self).__name__} takes pairs alone: leave negatives out")
@@ -157,3 +193,11 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
     ) -> Tensor:
         """The loss of the checked joint batch."""
         raise NotImplementedError
+
+
+def _of_tensors(loss: TwoTowerLoss, *tensors: Any) -> Tensor:
+    """The loss of the tensors of a plan, its parameters among them, by the general way."""
+    embeddings, others, logit_scale, logit_bias, _, _, weights = tensors
+    own = {"logit_scale": logit_scale, "logit_bias": logit_bias}
+    loss.__dict__["_parameters"] = {name: value for name, value in own.items() if value is not None}
+    return loss._general(embeddings, others, None, weights)

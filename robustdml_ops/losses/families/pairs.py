@@ -1,11 +1,16 @@
 """Losses on pairs: which samples are anchors and candidates, and the weight of a sample's loss."""
 
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.engine.labels import ABSENT, class_labels, pair_labels, with_label
+from robustdml_ops.engine.plan import Plan
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import check_matrix, check_same_device, check_sample_weights
 from robustdml_ops.losses.families.metric_loss import MetricLoss
@@ -13,6 +18,7 @@ from robustdml_ops.losses.inputs import LossInputs, own_samples
 from robustdml_ops.losses.peer.listed_pairs import Cosines, ListedPairs, listed_pairs
 from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops.pairs.autograd import pair_dtype
+from robustdml_ops.ops.pairs.plan import PairFormula, PairPlan, pair_plan
 
 
 class PairInputs(NamedTuple):
@@ -47,6 +53,34 @@ class PairFamilyLoss(MetricLoss):
     """One loss per sample, of its pairs with the batch or with given candidates; a subclass has the terms."""
 
     dense_size = "batch × candidates"
+
+    def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:
+        ref_labels = None if inputs.ref_labels is inputs.labels else inputs.ref_labels
+        tensors = (inputs.embeddings, inputs.ref_emb, None, None, inputs.labels, ref_labels, inputs.sample_weights)
+        return (*tensors, inputs.label_weights), self._peer_settings()
+
+    def _plan(self, tensors: Sequence[Any]) -> Plan | None:
+        return self._pair_plan(tensors)
+
+    def _pair_plan(self, tensors: Sequence[Any]) -> PairPlan | None:
+        """The plan of one native call."""
+        labels, ref_labels, _, label_weights = tensors[4:]
+        if labels is None or label_weights is not None or not self._is_plain(tensors):
+            return None
+        kept = copy.copy(self)
+        kept.__dict__["_plans"] = None
+        formula = replace(self._formula(tensors), ignored=self.ignore_index)
+        general = partial(_of_tensors, kept)
+        return pair_plan(formula, tensors[:7], self.backend, itself=ref_labels is None, general=general)
+
+    def _is_plain(self, tensors: Sequence[Any]) -> bool:
+        # Samples to ignore have weight 0 by now, and a plan knows the label of such candidates.
+        plain = self.reduction == "mean" and self.embedding_regularizer is None and not self.shards.divided
+        return plain and self.is_fused()
+
+    def _formula(self, tensors: Sequence[Any]) -> PairFormula:
+        """The mean loss of these tensors of a signature."""
+        raise NotImplementedError
 
     def _refuse(self, inputs: LossInputs) -> None:
         """Raise for arguments that the loss does not take."""
@@ -138,7 +172,7 @@ class PairFamilyLoss(MetricLoss):
             like = embeddings.new_empty(len(embeddings), dtype=pair_dtype(embeddings, ref_emb))
             weights = check_sample_weights(weights, like)
             absent = weights == 0
-            present = (~absent).sum().clamp(min=1)
+            present = (~absent).sum(dtype=weights.dtype).clamp(min=1)  # an integer times a number would be float32
             itself = ref_emb is None or (ref_labels is labels and len(ref_emb) == len(embeddings))
             if listed is not None:
                 listed = _without(listed, absent, itself)
@@ -160,6 +194,12 @@ class PairFamilyLoss(MetricLoss):
         """Whether the factor of each sample's loss is known before the sweep and needs no gradient."""
         known = inputs.weights is None or not (inputs.weights.requires_grad and torch.is_grad_enabled())
         return self.reduction == "mean" and known and inputs.listed is None
+
+
+def _of_tensors(loss: PairFamilyLoss, *tensors: Any) -> Tensor:
+    """The loss of the tensors of a signature, by the general way."""
+    embeddings, ref_emb, _, _, labels, ref_labels, weights, _ = tensors
+    return loss._evaluate(LossInputs(embeddings, labels, None, ref_emb, ref_labels, weights))
 
 
 def _without(listed: ListedPairs, absent: Tensor, itself: bool) -> ListedPairs:

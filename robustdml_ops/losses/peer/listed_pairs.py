@@ -209,7 +209,7 @@ def sides_of(cosines: Cosines) -> tuple[SignedCosines, SignedCosines]:
         masks = [none.index_fill(0, rows * m + columns, True) for rows, columns in (listed[:2], listed[2:])]
         both = (masks[0] & masks[1]).nonzero().squeeze(1)
     require(
-        torch.tensor(len(both) == 0),
+        torch.tensor(len(both) == 0, device="cpu"),
         lambda: f"indices_tuple has pair {divmod(int(both[0]), m)} as positive and as negative",
     )
     if cosines.matrix is None:

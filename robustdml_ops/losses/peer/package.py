@@ -173,5 +173,5 @@ def _twin(loss: Any) -> Any:
     if name == "SubCenterArcFaceLoss":
         twin.sub_centers = loss.sub_centers
     if name == "ProxyNCALoss":
-        twin.proxy_labels = torch.arange(loss.num_classes)
+        twin.proxy_labels = torch.arange(loss.num_classes, device="cpu")
     return twin

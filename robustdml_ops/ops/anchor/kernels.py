@@ -6,6 +6,7 @@ import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type, log_one_plus_sum
 from robustdml_ops.engine.rows.kernels import inverse_row_norm, store_radial
+from robustdml_ops.engine.rows.step_kernels import sum_counts
 
 # A row's sum up to which no shift is needed: exponentials have room below the largest number, and their quotient by
 # the sum, times an upstream gradient, above the smallest.
@@ -108,7 +109,7 @@ def over_rows(
     return tl.sum(of_positive, axis=1), tl.sum(of_negative, axis=1)
 
 
-@triton.jit(do_not_specialize=["c", "first"])
+@triton.jit(do_not_specialize=["c", "first", "first_program"])
 def anchor_lse(
     S,  # (c, B) compute dtype, contiguous, in: cosines, or V·x
     dS,  # (c, B) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
@@ -120,14 +121,19 @@ def anchor_lse(
     negative_bias,  # (B,) compute dtype, in; None: the positive one
     anchor_bias,  # (c,) compute dtype, in; None: none
     drop_above,  # (B,) compute dtype, in: negatives of a larger cosine are left out; None: none
-    upstream_positive,  # (c,) or () compute dtype, in: dL/dpositive; None: no gradients wanted
+    counts,  # (parts,) int32, in: parts of |P⁺|; dL/dpositive = 1 / |P⁺|, dL/dnegative = 1 / |P|; None: upstream_*
+    totals,  # (all programs,) float64, out: Σ dL/dlse · lse of each program's anchors; None exactly where counts is
+    upstream_positive,  # (c,) or () compute dtype, in: dL/dpositive; None: no gradients wanted, unless by counts
     upstream_negative,  # (c,) or () compute dtype, in
-    lse_positive,  # (c,) compute dtype, out
+    lse_positive,  # (c,) compute dtype, out; None: not wanted, as with totals
     lse_negative,  # (c,) compute dtype, out
     bias_partials,  # (programs, 2, B) compute dtype, out: dL/dbias of each program's anchors; None: not wanted
     c,  # anchors of the chunk, in
     B,  # candidates, in
     first,  # class of the first row, in
+    first_program,  # place of the first program in totals, in
+    parts,  # of counts, in
+    proxies,  # |P|, in
     row_stride,  # of V in elements, in
     column_stride,  # of V in elements, in
     G_row_stride,  # in elements, in
@@ -179,13 +185,24 @@ def anchor_lse(
         sum_positive, sum_negative = over_rows(
             S, inverse, given, anchors, max_positive, max_negative, B, False, BLOCK_C, BLOCK_B
         )
-    tl.store(lse_positive + rows, log_one_plus_sum(max_positive / LOG2_E, sum_positive), mask=inside)
-    tl.store(lse_negative + rows, log_one_plus_sum(max_negative / LOG2_E, sum_negative), mask=inside)
+    of_positive = log_one_plus_sum(max_positive / LOG2_E, sum_positive)
+    of_negative = log_one_plus_sum(max_negative / LOG2_E, sum_negative)
+    if lse_positive is not None:
+        tl.store(lse_positive + rows, of_positive, mask=inside)
+        tl.store(lse_negative + rows, of_negative, mask=inside)
 
-    if upstream_positive is not None:
+    if upstream_positive is not None or counts is not None:
+        if counts is not None:
+            one = tl.full((BLOCK_C,), 1.0, dtype)
+            factor_positive = one / sum_counts(counts, parts, BLOCK_B).to(dtype)
+            factor_negative = one / tl.full((), proxies, dtype)
+            terms = factor_positive * of_positive + factor_negative * of_negative
+            total = tl.sum(tl.where(inside, terms, 0.0).to(tl.float64), axis=0)
+            tl.store(totals + first_program + tl.program_id(0), total)
+        else:
+            factor_positive = tl.load(upstream_positive + rows * upstream_positive_stride, mask=inside, other=0.0)
+            factor_negative = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)
         # dlse/dexponent = weight · e^(exponent − max) / (e^−max + Σ): the quotient is one number per anchor.
-        factor_positive = tl.load(upstream_positive + rows * upstream_positive_stride, mask=inside, other=0.0)
-        factor_negative = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)
         factor_positive *= -alpha / (tl.exp2(-max_positive) + sum_positive)
         factor_negative *= alpha / (tl.exp2(-max_negative) + sum_negative)
         along = tl.zeros((BLOCK_C, BLOCK_B), dtype=dtype)

@@ -75,7 +75,7 @@ def anchor_plan(X: Any, P: Any, labels: Any, weights: Any, alpha: Any, bias: Any
     if not is_number(alpha) or not is_number(bias):
         return None
     dtype = X.dtype
-    if not X.is_cpu or not 0 < alpha * torch.finfo(dtype).eps <= 1 or module.matrix_product(dtype) == 0:
+    if not X.is_cpu or module.matrix_product(dtype) == 0 or not 0 < alpha * torch.finfo(dtype).eps <= 1:
         return None
     if not native_weights_serve(weights, X):
         return None

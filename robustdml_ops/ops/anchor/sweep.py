@@ -188,6 +188,9 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
     if needs[4]:
         anchor = _anchor_bias_gradient(scales[1], lse_negative) * dtotal
     scaled = gradients
+    factor = None if ctx.update is None else ctx.update.scaler_factor
+    if factor is not None:
+        scaled = [None if gradient is None else gradient * factor for gradient in gradients]
     if ctx.update is None:  # the sweep of an update has used the upstream gradient
         scaled = scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[0], (ctx.dtype, None, None, None))
     return _of_inputs(ctx.dtype, ctx.one_bias, needs, scaled, anchor)

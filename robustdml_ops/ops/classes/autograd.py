@@ -177,9 +177,15 @@ def _sweep_gradients(
     X, P, lse, target, dlse, dtarget, *constants = tensors
     problem = _problem(constants, settings)
     backend = _backend(settings, X, problem.scale)
+    factor = None if update is None else update.scaler_factor
     if update is not None:
         if X.device.type == "cpu" and not (all_finite(dlse) and all_finite(dtarget)):
-            raise ValueError("the upstream gradient of the loss has NaN or inf: no proxy has been updated")
+            if factor is None:
+                raise ValueError("the upstream gradient of the loss has NaN or inf: no proxy has been updated")
+            update.skip()
+            return torch.full_like(X, torch.nan, dtype=dlse.dtype), None
+        if factor is not None:  # of the gradients of the embeddings, and not of the step
+            dlse, dtarget = dlse / factor, dtarget / factor
         update.begin(P)
     gradients = class_sweep_backward(
         X, P, problem, (lse, target), (dlse, dtarget), backend, settings.operand, (want[0], want[1]), update, saved
@@ -187,6 +193,8 @@ def _sweep_gradients(
     if update is not None:
         update.finish()
         update.confirm()
+    if factor is not None and gradients[0] is not None:
+        gradients = (gradients[0] * factor, gradients[1])
     return gradients
 
 

@@ -229,6 +229,8 @@ class TritonClasses(TritonRows, ClassBackend):
                 target=sums.target,
                 partials=partials,
                 per_part=per_part,
+                first_part=0,
+                scale_number=0.0,
                 E=chunk.dS,
                 **_chunk_arguments(problem, chunk),
                 **parameters,

@@ -81,15 +81,30 @@ def load_pooled(
 
 
 @triton.jit
+def load_places(
+    labels,  # addresses, int64, in
+    exist,  # bool, in: which there are
+    first,  # class of the chunk's first row, in
+):
+    """Places of labels in a chunk, int32: negative or beyond any chunk for ABSENT, ELSEWHERE and other classes."""
+    label = tl.load(labels, mask=exist, other=-1)
+    # The difference of ABSENT and a class has no place in 64 bits, and others have none in 32.
+    return tl.where(label < first, -1, tl.minimum(label - first, 2147483647)).to(tl.int32)
+
+
+@triton.jit
 def slope_and_offset(
-    scale,  # (C,) or () compute dtype, in
+    scale,  # addresses of (C,) or () compute dtype, or one number for all classes, in
     bias,  # (C,) compute dtype, in; None: none
     rows,  # int64, in: classes
     inside,  # bool, in: which exist
     scale_stride,  # in elements, in; 0: one value for all classes
 ):
     """Slope and offset of a class's logit as a function of its similarity; −∞ for classes that don't exist."""
-    slope = tl.load(scale + rows * scale_stride, mask=inside, other=0.0)
+    if scale.dtype.is_ptr():
+        slope = tl.load(scale + rows * scale_stride, mask=inside, other=0.0)
+    else:
+        slope = tl.zeros(rows.shape, scale.dtype) + scale
     offset = tl.zeros_like(slope)
     if bias is not None:
         offset = tl.load(bias + rows, mask=inside, other=0.0)
@@ -109,21 +124,21 @@ def are_labels(
     """Which classes are labels of which samples, (BLOCK_C, BLOCK_B)."""
     found = classes[:, None] == own[None, :]
     for j in range(1, K):
-        other = (tl.load(labels + columns * K + j, mask=exist, other=-1) - first).to(tl.int32)
+        other = load_places(labels + columns * K + j, exist, first)
         found |= classes[:, None] == other[None, :]
     return found
 
 
-@triton.jit(do_not_specialize=["c", "first", "per_part"])
+@triton.jit(do_not_specialize=["c", "first", "per_part", "first_part"])
 def class_lse(
     S,  # (c, H, B) compute dtype, contiguous, in: similarities, or V·x
     inverse_norm,  # (c, H) compute dtype, in: 1 / |v|; None: S holds similarities
     labels,  # (B, K) int64, in
-    scale,  # (c,) or () compute dtype, in
+    scale,  # (c,) or () compute dtype, in; None: scale_number
     bias,  # (c,) compute dtype, in; None: none
     drop_above,  # (B,) compute dtype, in: a class that is more similar and no label is left out; None: none is
     target,  # (B, K) compute dtype, out: logits of the labels, where their classes are in the chunk
-    partials,  # (parts, 2, B) compute dtype, out: sums of each part, see add_partials
+    partials,  # (all parts, 2, B) compute dtype, out: sums of each part, see add_partials
     E,  # (c, B) operand dtype, contiguous, out: exp(logit) · scale / |v|, 0 at labels; None: logits have no known bound
     c,  # classes of the chunk, in
     H,  # centres of a class, in
@@ -131,8 +146,10 @@ def class_lse(
     K,  # labels of a sample, in
     first,  # class of the first row, in
     per_part,  # classes of a part, in
+    first_part,  # place of the chunk's first part in partials, in
     scale_stride,  # in elements, in; 0: one value for all classes
     gamma: tl.float64,  # in
+    scale_number: tl.float64,  # in
     POOLING: tl.constexpr,  # "none", "max" or "softmax"
     BLOCK_C: tl.constexpr,  # classes a step
     BLOCK_B: tl.constexpr,  # samples a program
@@ -143,12 +160,14 @@ def class_lse(
     exist = columns < B
     dtype: tl.constexpr = S.dtype.element_ty
     gamma = in_type(gamma, dtype)
+    if scale is None:
+        scale = in_type(scale_number, dtype)
     begin = part * per_part
     end = tl.minimum(begin + per_part, c)
 
     # The labels' own logits: one look at each row, rather than a search in every tile.
     for j in range(0, K):
-        label = (tl.load(labels + columns * K + j, mask=exist, other=-1) - first).to(tl.int32)
+        label = load_places(labels + columns * K + j, exist, first)
         here = exist & (label >= begin) & (label < end)
         own_row = label.to(tl.int64)
         own_norms = (inverse_norm, own_row * H, here)
@@ -156,7 +175,7 @@ def class_lse(
         own_slope, own_offset = slope_and_offset(scale, bias, own_row, here, scale_stride)
         tl.store(target + columns * K + j, own_slope * own_similarity + own_offset, mask=here)
 
-    own = (tl.load(labels + columns * K, mask=exist, other=-1) - first).to(tl.int32)
+    own = load_places(labels + columns * K, exist, first)
     if drop_above is not None:
         limits = tl.load(drop_above + columns, mask=exist, other=0.0)
     shift = tl.full((BLOCK_C, BLOCK_B), LOWEST if E is None else 0.0, dtype)
@@ -180,7 +199,7 @@ def class_lse(
             if inverse_norm is not None:
                 slope *= tl.load(inverse_norm + rows, mask=classes < end, other=0.0)
             tl.store(E + rows[:, None] * B + columns[None, :], e * slope[:, None], mask=mask)
-    store_partial(partials, part.to(tl.int64), columns, B, shift, total)
+    store_partial(partials, first_part + part.to(tl.int64), columns, B, shift, total)
 
 
 @triton.jit(do_not_specialize=["c", "first", "per_part"])
@@ -240,7 +259,7 @@ def class_lse_backward(
             limits = tl.load(drop_above + columns, mask=exist, other=0.0)
             gradient = tl.where(similarity > limits[None, :], 0.0, gradient)
         for j in range(0, K):
-            label = (tl.load(labels + columns * K + j, mask=exist, other=-1) - first).to(tl.int32)
+            label = load_places(labels + columns * K + j, exist, first)
             of_label = tl.load(dlogit + columns * K + j, mask=exist, other=0.0)
             gradient = tl.where(classes[:, None] == label[None, :], of_label[None, :], gradient)
         gradient *= slope[:, None]
@@ -343,7 +362,7 @@ def fused_class_lse(
     gamma = in_type(gamma, tl.float32)
     begin = part * per_part
     end = tl.minimum(begin + per_part, C)
-    own = tl.load(labels + columns, mask=exist, other=-1).to(tl.int32)
+    own = load_places(labels + columns, exist, 0)
     if drop_above is not None:
         limits = tl.load(drop_above + columns, mask=exist, other=0.0)
     # Whole columns stay for all of the part; longer ones are read again for every tile.

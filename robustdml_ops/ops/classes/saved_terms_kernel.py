@@ -28,11 +28,11 @@ def complete_terms(
     column_stride,  # of P in elements, in
     X_row_stride,  # in elements, in
     X_column_stride,  # in elements, in
-    most: tl.float64,  # in: see saved_terms.largest_sum
+    most: tl.float64,  # in: see sweep.largest_sum
     BLOCK_R: tl.constexpr,  # samples a program
     BLOCK_D: tl.constexpr,  # columns a step
 ):
-    """See :func:`robustdml_ops.ops.classes.saved_terms.complete`."""
+    """See :func:`robustdml_ops.ops.classes.sweep.complete`."""
     r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = r < B
     r = r.to(tl.int64)

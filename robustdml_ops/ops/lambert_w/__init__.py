@@ -62,7 +62,7 @@ def lambertw(x: Tensor, *, backend: str | None = None) -> Tensor:
     check_elements(
         "x",
         x,
-        lambda x: ~(x < torch.tensor(-1 / math.e, dtype=x.dtype)),
+        lambda x: ~(x < x.new_tensor(-1 / math.e)),
         " is below -1/e, where W has no real value: clamp x to -1/e",
     )
     value: Tensor = apply_function(LambertW, x, backend or "auto")

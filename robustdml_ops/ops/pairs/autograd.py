@@ -7,10 +7,27 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.dispatch import choose, compute_dtype, has_no_values, registered_op
+from robustdml_ops.backends.dispatch import (
+    apply_function,
+    choose,
+    compute_dtype,
+    has_no_values,
+    in_eager_mode,
+    operand_dtype,
+    registered_op,
+)
+from robustdml_ops.engine.labels import check_labels
 from robustdml_ops.engine.rows.backends import scale_gradients
 from robustdml_ops.engine.second_derivatives import Derivative, Results
-from robustdml_ops.engine.validation import check_finite_candidates, check_finite_embeddings
+from robustdml_ops.engine.validation import (
+    check_finite_candidates,
+    check_finite_embeddings,
+    check_matrix,
+    check_same_device,
+    check_tensor,
+    largest_weight,
+)
+from robustdml_ops.ops.pairs.eager import second_derivative
 from robustdml_ops.ops.pairs.problem import (
     Arithmetic,
     PairContrastProblem,
@@ -19,7 +36,6 @@ from robustdml_ops.ops.pairs.problem import (
     PairProblem,
     PairSets,
 )
-from robustdml_ops.ops.pairs.second_derivative import second_derivative
 from robustdml_ops.ops.pairs.sweep import BACKENDS, PairResult, both_ways, pair_sweep
 
 # backend, type of the products' operands
@@ -40,15 +56,7 @@ class PairConstants(NamedTuple):
     @classmethod
     def of(cls, problem: PairProblem) -> "PairConstants":
         """The arguments of ``problem``."""
-        sets, weights, kind = problem.sets, None, "hinge"
-        if isinstance(problem, PairLSEProblem):
-            weights, kind = problem.candidate_weights, "lse"
-            mining = [] if problem.epsilon is None else [problem.epsilon]
-            numbers = [problem.alpha, problem.beta, problem.base, *mining]
-        elif isinstance(problem, PairContrastProblem):
-            kind, numbers = problem.form, []
-        else:
-            numbers = [*problem.margins.values(), problem.euclidean, problem.average]
+        sets, (weights, kind, numbers) = problem.sets, problem.constants
         candidate_labels, first = (None, "") if sets.alone else (sets.candidate_labels, " first" * sets.itself)
         return cls(sets.labels, candidate_labels, weights, kind + first, [float(number) for number in numbers])
 
@@ -128,7 +136,7 @@ def _problem_of(parts: Sequence[Any], coefficients: Tensor | None) -> PairProble
 
 def _number_above(result: PairResult, problem: PairProblem) -> Tensor | None:
     """How many anchors of a contrast have a loss above 0, ()."""
-    return (result.positive > 0).sum() if isinstance(problem, PairContrastProblem) else None
+    return (result.positive > 0).sum() if problem.has_coefficients else None
 
 
 def _gradients_of(result: PairResult) -> Results:
@@ -244,3 +252,87 @@ def _(embeddings: Tensor, candidates: Tensor | None, upstream_positive: Tensor |
         new(candidates.shape if want[1] and candidates is not None else 0),
         new(2 if coefficients is not None and any(want) else 0),
     )
+
+
+def check_pairs(
+    embeddings: Tensor,
+    labels: Tensor,
+    candidates: Tensor | None,
+    candidate_labels: Tensor | None,
+    anchors_first: bool = False,
+) -> PairSets:
+    """The sets of checked arguments; values are checked in the sweep."""
+    check_matrix("embeddings", embeddings)
+    # Asked before labels of another type or device become new tensors.
+    same = candidate_labels is labels
+    labels = check_labels(labels, embeddings)
+    if candidates is None:
+        if candidate_labels is not None:
+            raise ValueError("candidate_labels without candidates: give both, or neither, for the batch itself")
+        if anchors_first:
+            raise ValueError("anchors_first without candidates, which are the anchors then: leave it out")
+        return PairSets.of(labels, None)
+    check_matrix("candidates", candidates, columns=embeddings.shape[1])
+    check_same_device(embeddings=embeddings, candidates=candidates)
+    candidate_labels = check_labels(candidate_labels, candidates, "candidate_labels", "candidates")
+    if anchors_first and len(candidates) < len(embeddings):
+        raise ValueError(
+            f"anchors_first says that the first candidates are the {len(embeddings)} anchors, and there are "
+            f"{len(candidates)} candidates"
+        )
+    return PairSets.of(labels, None if same else candidate_labels, anchors_first)
+
+
+def check_scales(
+    embeddings: Tensor, candidates: Tensor | None, positive_scale: Tensor, negative_scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The scales of a weighted sum in the compute type, each () or (n,)."""
+    for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale)):
+        check_tensor(name, scale)
+        if scale.shape not in ((), (len(embeddings),)):
+            raise ValueError(f"{name} must have shape () or ({len(embeddings)},), got {tuple(scale.shape)}")
+        if scale.is_complex():
+            raise ValueError(f"{name} must be real numbers, got {scale.dtype}: pass {name}.real")
+        if scale.requires_grad:
+            raise ValueError(f"{name} is a constant of this op: pass {name}.detach()")
+    check_same_device(embeddings=embeddings, positive_scale=positive_scale, negative_scale=negative_scale)
+    dtype = pair_dtype(embeddings, candidates)
+    scales = positive_scale.to(dtype), negative_scale.to(dtype)
+    check_weights(positive_scale=scales[0], negative_scale=scales[1])
+    return scales
+
+
+def check_weights(**weights: Tensor) -> None:
+    """No weight that is NaN or makes sums of pairs overflow; on the CPU, as other values, and in eager mode."""
+    for name, values in weights.items():
+        if values.device.type != "cpu" or not in_eager_mode(values):
+            return
+        largest = largest_weight(values.dtype)
+        bounds = (values, values) if values.dim() == 0 else values.aminmax() if len(values) else ()
+        if not all(-largest <= float(bound) <= largest for bound in bounds):
+            fits = values.abs() <= largest
+            raise ValueError(
+                f"{name} must be finite and at most {largest:.2g} in {values.dtype}, got {values[~fits][:3].tolist()}"
+            )
+
+
+def pair_sums(
+    embeddings: Tensor,
+    candidates: Tensor | None,
+    problem: PairProblem,
+    backend: str | None,
+    scales: tuple[Tensor, Tensor] | None = None,
+    coefficients: Tensor | None = None,
+) -> tuple[Tensor, ...]:
+    """The sum of all times ``scales`` (), in one sweep; without scales None, both sums (n,), counts (2, n)."""
+    checked = (None, None) if scales is None else check_scales(embeddings, candidates, *scales)
+    matrices = (embeddings, candidates, coefficients)
+    graded = scales is not None and torch.is_grad_enabled()
+    want = [graded and matrix is not None and matrix.requires_grad for matrix in matrices]
+    parts = (problem,) if in_eager_mode(embeddings) else PairConstants.of(problem)
+    both = (embeddings,) if candidates is None else (embeddings, candidates)
+    operand = operand_dtype(pair_dtype(embeddings, candidates), *both, autocast=True)
+    results: tuple[Tensor, ...] = apply_function(
+        PairSweep, embeddings, candidates, *checked, coefficients, backend or "auto", operand, want, *parts
+    )
+    return results[:4]

@@ -1,17 +1,24 @@
-"""The sums of a chunk of pairs in plain PyTorch."""
+"""The sums of a chunk of pairs in plain PyTorch, and their second derivative, a chunk of anchors at a time."""
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.labels import ABSENT
-from robustdml_ops.engine.rows.lengths import log_one_plus_sum
-from robustdml_ops.engine.similarity_chunks import Chunk
+from robustdml_ops.engine.rows.lengths import log_one_plus_sum, unit_rows_twice
+from robustdml_ops.engine.second_derivatives import Results, second_derivatives
+from robustdml_ops.engine.similarity_chunks import Chunk, cache_rows
 from robustdml_ops.ops.pairs.problem import (
     DistanceLimits,
     PairBackend,
     PairContrastProblem,
     PairHingeProblem,
     PairLSEProblem,
+    PairProblem,
     PairSets,
     PairSums,
 )
@@ -168,3 +175,84 @@ def informative(S: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -
     highest_negative = S.masked_fill(~negative, -torch.inf).amax(1, keepdim=True)
     # Negated, so that a NaN stays and reaches the result.
     return positive & ~(S - epsilon >= highest_negative), negative & ~(S + epsilon <= lowest_positive)
+
+
+def second_derivative(problem: PairProblem, terms: Tensor | None, *tensors: Any) -> Results:
+    """Derivatives of ⟨gradients, vectors⟩ by matrices and upstream; ``terms`` (2,): divisors of both sides, or None."""
+    # Tensors: both matrices, upstream gradients, coefficients; vectors of both matrices and coefficients; some None.
+    X, candidates, *upstream, coefficients, vX, v_candidates, v_coefficients = tensors
+    if isinstance(problem, PairContrastProblem) and problem.form == "both":
+        there = replace(problem, form="outside")
+        back = replace(there, sets=problem.sets.turned())
+        of_candidates = torch.cat([upstream[0], upstream[0].new_zeros(len(candidates) - len(X))])
+        turned = (candidates, X, of_candidates, upstream[1], coefficients, v_candidates, vX, v_coefficients)
+        of_rows: Any = second_derivative(there, None, *tensors)
+        of_columns: Any = second_derivative(back, None, *turned)
+        swapped = (of_columns[1], of_columns[0], of_columns[2][: len(X)], *of_columns[3:])
+        return tuple(one + other for one, other in zip(of_rows, swapped, strict=True))
+    others, v_others = (X, vX) if candidates is None else (candidates, v_candidates)
+    if terms is not None:
+        upstream = [factor / number for factor, number in zip(upstream, terms, strict=True)]
+    dothers, dX, *dupstream, dcoefficients = second_derivatives(
+        partial(_chunk_value, problem, compute_dtype(X, others)),
+        (others, X, *upstream, coefficients),
+        (v_others, vX, None, None, v_coefficients),
+        (False, True, *(factor.dim() == 1 for factor in upstream), False),
+        cache_rows(len(others) + 2 * X.shape[1], X.device),
+        len(X) if len(others) else 0,  # without candidates the extrema of a row do not exist
+    )
+    if terms is not None:
+        dupstream = [None if one is None else one / number for one, number in zip(dupstream, terms, strict=True)]
+    if candidates is None:
+        assert dX is not None and dothers is not None
+        return (dX + dothers, None, *dupstream, dcoefficients)
+    return (dX, dothers, *dupstream, dcoefficients)
+
+
+def _chunk_value(problem: PairProblem, dtype: torch.dtype, first: int, last: int, *tensors: Any) -> Tensor:
+    """Σ_a upstream_a · sum_a over both sums of the anchors ``first:last``. An upstream is one value or one for each."""
+    candidates, anchors, upstream_positive, upstream_negative, coefficients = tensors
+    S = unit_rows_twice(anchors.to(dtype)) @ unit_rows_twice(candidates.to(dtype)).t()
+    sides = members(problem.sets, first, last)
+    sums: Any = _SUMS[problem.kind](problem, S, sides, anchors, candidates, coefficients)
+    value: Tensor = (upstream_positive * sums[0] + upstream_negative * sums[1]).sum()
+    return value
+
+
+def _distances(S: Tensor, anchors: Tensor, candidates: Tensor, members: Tensor) -> Tensor:
+    """As :func:`robustdml_ops.ops.pairs.eager.distances`; constants up to the resolution."""
+    near, resolution = DistanceLimits.of(S)
+    values = distances(S.detach(), anchors.detach(), candidates.detach(), members, near)
+    far = values >= near
+    result = torch.where(far, (2 - 2 * S).masked_fill(~far, 1).sqrt(), values)
+    i, j = ((values < near) & (values > resolution) & members).nonzero(as_tuple=True)
+    exact = near_distances(anchors[i].double(), candidates[j].double())
+    return result.index_put((i, j), exact.to(result.dtype))
+
+
+def _log_sum_exps(problem: PairLSEProblem, S: Tensor, sides: tuple[Tensor, Tensor], *_: Any) -> tuple[Tensor, ...]:
+    if problem.epsilon is not None:
+        sides = informative(S.detach(), *sides, problem.epsilon)
+    sums = []
+    exponents = problem.alpha * (problem.base - S), problem.beta * (S - problem.base)
+    for exponent, side in zip(exponents, sides, strict=True):
+        lse = torch.logsumexp(torch.nn.functional.pad(exponent.masked_fill(~side, -torch.inf), (1, 0)), dim=1)
+        weights = problem.candidate_weights
+        sums.append(lse if weights is None else lse * mean_weight(side, weights))
+    return tuple(sums)
+
+
+def _hinges(problem: PairHingeProblem, S: Tensor, sides: tuple[Tensor, Tensor], *rows: Tensor) -> tuple[Tensor, ...]:
+    t = -_distances(S, rows[0], rows[1], sides[0] | sides[1]) if problem.euclidean else S
+    return hinge_sums(t, *sides, problem)[:2]
+
+
+def _contrasts(
+    problem: PairContrastProblem, S: Tensor, sides: tuple[Tensor, Tensor], *tensors: Tensor
+) -> tuple[Tensor, ...]:
+    scale, bias = tensors[2]
+    return contrast_terms(scale * S + bias, *sides, problem.form)[:2]
+
+
+# Both sums of the anchors of a chunk, twice differentiable.
+_SUMS: dict[str, Any] = {"pair_lse": _log_sum_exps, "pair_hinge": _hinges, "pair_contrast": _contrasts}

@@ -1,22 +1,18 @@
 """The sums of pairs in the native module: of a chunk, and whole sweeps by lanes, one call each."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.engine.rows.backends import NativeRows
-from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, upstream_arguments
+from robustdml_ops.engine.rows.backends import NativeRows, gradient_buffer
+from robustdml_ops.engine.similarity_chunks import Chunk, upstream_arguments
 from robustdml_ops.ops.pairs.problem import (
-    FORMS,
     Arithmetic,
-    DistanceLimits,
     PairBackend,
-    PairContrastProblem,
     PairHingeProblem,
-    PairLSEProblem,
     PairProblem,
     PairSets,
     PairSums,
@@ -25,12 +21,18 @@ from robustdml_ops.ops.pairs.problem import (
 # Elements of the candidates up to which lanes are as fast as all threads on a chunk: each block of a thread has its own
 # gradient of the candidates. Rows count at least so many columns, as a row of S has to fit a core's cache.
 _MOST_ELEMENTS, _LEAST_COLUMNS = 1 << 19, 32
-# As cuda::Element of csrc/rows/cuda.h.
-_ELEMENT = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
+# Bytes of S that stay between both passes of tiles, where that is a twentieth of it at least.
+_S_BYTES = 160 << 20
+# Places in the enumeration PairWay of csrc/pairs/cpu_whole.h.
+WAYS = ("batch", "tiles", "anchors", "candidates")
+# Native structures of the problems.
+STRUCTS = {"pair_lse": "PairLSE", "pair_hinge": "PairHinge", "pair_contrast": "PairContrast"}
 
 
 class NativePairs(NativeRows, PairBackend):
     """On the CPU and on CUDA devices."""
+
+    has_lanes = True
 
     def pair_sums(self, chunk: Chunk, problem: PairProblem, sums: PairSums) -> None:
         S, first, sets, sums = chunk.S, chunk.first, problem.sets, sums.of(chunk)
@@ -42,54 +44,44 @@ class NativePairs(NativeRows, PairBackend):
             given = native_chunk(sums, sets, first, S, **module.addresses(norms))
         module.call(problem.kind, S, given, settings)
 
+    def whole_sweep(
+        self,
+        way: str,
+        matrices: Sequence[Tensor],
+        problem: PairProblem,
+        sums: Sequence[PairSums],
+        arithmetic: Arithmetic,
+        want: Sequence[bool],
+    ) -> tuple[Tensor | None, Tensor | None] | None:
+        (anchors, *others), (_, dtype, operand) = matrices, arithmetic
+        if way not in WAYS or not whole_matrices_serve(anchors, dtype, operand):
+            return None
+        half = way == "candidates" and others[0].dtype == torch.bfloat16
+        X, *others = (one.to(one.dtype if half and one is not anchors else dtype).contiguous() for one in matrices)
+        gradients = [gradient_buffer(one) if wanted else None for one, wanted in zip((X, *others), want, strict=False)]
+        candidates, dcandidates = (others[0], gradients[1]) if others else (None, None)
+        rows = columns = native_chunk(sums[0], problem.sets)
+        turned = problem.sets.turned()  # whose labels the chunk reads
+        if len(sums) == 2:
+            columns = native_chunk(sums[1], turned)
+        shape = native_shape(way, X, X if candidates is None else candidates, dtype, problem.average)
+        served = getattr(module.library, f"{problem.kind}_whole_{module.SUFFIX[dtype]}")(
+            shape,
+            settings_of(problem, X, sums[0]),
+            rows,
+            columns,
+            *map(module.address, (X, candidates, gradients[0], dcandidates)),
+        )
+        return (gradients[0], dcandidates) if served else None
+
     def keeps_cosines(self, S: Tensor, problem: PairHingeProblem) -> bool:
         return module.on_gpu(S)
 
 
 def settings_of(problem: PairProblem, operands: Tensor, sums: PairSums, first: int = 0) -> Any:
     """The problem as a native structure; counts, dcoefficients and ``first`` are of a chunk."""
-    dtype = sums.positive.dtype
-    if isinstance(problem, PairLSEProblem):
-        return getattr(module.library, f"PairLSE_{module.SUFFIX[dtype]}")(
-            alpha=problem.alpha,
-            beta=problem.beta,
-            base=problem.base,
-            epsilon=problem.epsilon or 0.0,
-            mining=problem.epsilon is not None,
-            row_max=problem.needs_row_max(dtype),
-            candidate_weights=module.address(problem.candidate_weights),
-        )
-    if isinstance(problem, PairContrastProblem):
-        dscale, dbias = (None, None) if sums.dcoefficients is None else sums.dcoefficients
-        column_lse, column_upstream = problem.columns or (None, None)
-        return getattr(module.library, f"PairContrast_{module.SUFFIX[dtype]}")(
-            form=FORMS.index(problem.form),
-            coefficients=problem.coefficients.data_ptr(),
-            dscale=module.address(dscale),
-            dbias=module.address(dbias),
-            column_lse=module.address(column_lse),
-            column_upstream=module.address(column_upstream),
-        )
-    assert sums.counts is not None
-    rows: dict[str, Any] = {}
-    if sums.rows is not None:
-        (anchors, candidates), D, limits = sums.rows, sums.rows.anchors.shape[1], DistanceLimits.of(operands)
-        rows = {
-            "near": limits.near,
-            "resolution": limits.resolution,
-            "anchors": anchors.data_ptr() + first * D * anchors.itemsize,
-            "candidates": candidates.data_ptr(),
-            "D": D,
-            "anchors_element": _ELEMENT[anchors.dtype],
-            "candidates_element": _ELEMENT[candidates.dtype],
-        }
-    return getattr(module.library, f"PairHinge_{module.SUFFIX[dtype]}")(
-        **problem.margins,
-        euclidean=problem.euclidean,
-        positive_count=sums.counts[0].data_ptr(),
-        negative_count=sums.counts[1].data_ptr(),
-        **rows,
-    )
+    fields, suffix = problem.native_fields(sums, operands, first), module.SUFFIX[sums.positive.dtype]
+    return getattr(module.library, f"{STRUCTS[problem.kind]}_{suffix}")(**module.addresses(fields))
 
 
 def native_chunk(
@@ -116,87 +108,25 @@ def rows_fit_lanes(candidates: Tensor) -> bool:
     return len(candidates) * max(candidates.shape[1], _LEAST_COLUMNS) <= _MOST_ELEMENTS
 
 
-def sweep_by_lanes(
-    similarities: Similarities, problem: PairProblem, sums: PairSums, candidate_scale: Tensor | None = None
-) -> None:
-    """Anchors are rows of ``similarities``, candidates the batch; of hinges, with 1 / |candidate| out, the reverse."""
-    suffix = module.SUFFIX[similarities.compute]
-    settings = settings_of(problem, similarities.X, sums)
-    lanes = getattr(module.library, f"Sweep_{suffix}")(**similarities.native_fields())
-    scale = () if candidate_scale is None else (candidate_scale.data_ptr(),)
-    if getattr(module.library, f"{problem.kind}_sweep_{suffix}")(
-        native_chunk(sums, problem.sets), settings, lanes, *scale
-    ):
-        similarities.check_proxy_gradients()
-
-
-# Bytes of S that stay between both passes of tiles, where that is a twentieth of it at least.
-_S_BYTES = 40 << 20
-
-
-class TiledSide(NamedTuple):
-    """One matrix of a contrast by tiles."""
-
-    X: Tensor  # (n, D) compute type, contiguous
-    inverse_norm: Tensor  # (n,)
-    dX: Tensor | None  # (n, D), where wanted
-
-
-def contrast_by_tiles(
-    matrices: Sequence[Tensor],
-    problem: PairContrastProblem,
-    sums: Sequence[PairSums],
-    arithmetic: Arithmetic,
-    want: Sequence[bool],
-) -> list[TiledSide]:
-    """Losses of a batch with itself, or of two sides over each other, and all gradients; empty if tiles don't serve."""
-    backend, dtype, operand = arithmetic
-    if not isinstance(backend, NativePairs) or not whole_matrices_serve(matrices[0], dtype, operand):
-        return []
-    suffix, sides, native, sets = module.SUFFIX[dtype], [], [], problem.sets
-    for rows, side_sets, side_sums, wanted in zip(matrices, (sets, sets.turned()), sums, want, strict=False):
-        X, inverse_norm = rows.to(dtype).contiguous(), rows.new_empty(len(rows), dtype=dtype)
-        if not backend.inverse_norms(X, inverse_norm):
-            return []
-        sides.append(TiledSide(X, inverse_norm, X.new_zeros(X.shape) if wanted else None))
-        native.append(native_chunk(side_sums, side_sets, inverse_norm=inverse_norm.data_ptr()))
-    settings = settings_of(problem, sides[0].X, sums[0])
-    tiles = getattr(module.library, f"ContrastTiles_{suffix}")(
-        gemm=module.matrix_product(dtype),
-        set_threads=module.set_threads(),
-        D=matrices[0].shape[1],
-        X=sides[0].X.data_ptr(),
-        others=sides[-1].X.data_ptr(),
-        dX=module.address(sides[0].dX),
-        dothers=module.address(sides[-1].dX),
-        alone=len(sides) == 1,
-        S_bytes=_S_BYTES if sides[0].X.shape[0] * sides[-1].X.shape[0] * dtype.itemsize <= 20 * _S_BYTES else 0,
-        threads=torch.get_num_threads(),
-    )
-    getattr(module.library, f"pair_contrast_tiles_{suffix}")(native[0], native[-1], settings, tiles)
-    return sides
-
-
 def whole_matrices_serve(anchors: Tensor, dtype: torch.dtype, operand: torch.dtype) -> bool:
-    """Whether :func:`symmetric_by_lanes` and :func:`contrast_by_tiles` multiply such rows."""
+    """Whether the native module makes whole sweeps over such rows."""
     return anchors.device.type == "cpu" and operand == dtype and module.matrix_product(dtype) != 0
 
 
-def symmetric_by_lanes(U: Tensor, S: Tensor, dU: Tensor | None, problem: PairProblem, sums: PairSums) -> None:
-    """A batch with itself: unit rows U (n, D), buffer S (n, n) for the cosines; out: dU = dL/dU."""
-    (n, D), suffix = U.shape, module.SUFFIX[S.dtype]
-    settings = settings_of(problem, U, sums)
-    batch = getattr(module.library, f"Batch_{suffix}")(
-        gemm=module.matrix_product(S.dtype),
+def native_shape(way: str, anchors: Tensor, candidates: Tensor, dtype: torch.dtype, average: bool) -> Any:
+    """What sweeps over such matrices by ``way``, one of :data:`WAYS`, have in common, as a native structure."""
+    (n, D), m, threads = anchors.shape, len(candidates), torch.get_num_threads()
+    rows, columns = (m, n) if way == "candidates" else (n, m)
+    return getattr(module.library, f"PairShape_{module.SUFFIX[dtype]}")(
+        gemm=module.matrix_product(dtype),
         set_threads=module.set_threads(),
-        U=U.data_ptr(),
         n=n,
+        m=m,
         D=D,
-        S=S.data_ptr(),
-        dU=module.address(dU),
-        average=problem.average,
-        threads=torch.get_num_threads(),
-    )
-    getattr(module.library, f"{problem.kind}_symmetric_{suffix}")(
-        native_chunk(sums, problem.sets, S=S), settings, batch
+        way=WAYS.index(way),
+        chunk_rows=min(rows, module.lane_rows(rows, (columns + 2 * D) * dtype.itemsize, threads)),
+        S_bytes=_S_BYTES if n * m * dtype.itemsize <= 20 * _S_BYTES else 0,
+        average=average,
+        bfloat16=candidates.dtype == torch.bfloat16,
+        threads=threads,
     )

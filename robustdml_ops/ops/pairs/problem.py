@@ -1,6 +1,7 @@
 """The sets of pairs, the two kinds of sums over them, and the interface of a backend for a chunk of anchors."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -8,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.triton_device import exact_float32_products
-from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.engine.rows.backends import RowsBackend
 from robustdml_ops.engine.similarity_chunks import Chunk, slices_of
 
@@ -41,23 +42,10 @@ class PairSets:
     @cached_property
     def narrow(self) -> tuple[Tensor, Tensor]:
         """Both label vectors as int32, which vector code compares as fast as floats. Reads values: CPU only."""
-        both = narrowed(self.labels if self.alone else torch.cat([self.labels, self.candidate_labels]))
+        wide = self.labels if self.alone else torch.cat([self.labels, self.candidate_labels])
+        both = torch.empty_like(wide, dtype=torch.int32)
+        module.library.narrow_labels(wide.data_ptr(), len(wide), both.data_ptr())
         return (both, both) if self.alone else (both[: len(self.labels)], both[len(self.labels) :])
-
-
-def narrowed(labels: Tensor) -> Tensor:
-    """Labels (n,) int64 as int32 that are equal where these are; ``ABSENT`` becomes the least int32."""
-    if len(labels) == 0:
-        return labels.to(torch.int32)
-    absent, largest = torch.iinfo(torch.int32).min, torch.iinfo(torch.int32).max
-    low, high = map(int, labels.aminmax())
-    if low != ABSENT and absent < low and high <= largest:
-        return labels.to(torch.int32)
-    # The least class: one less wraps ABSENT around to the largest number.
-    if int((labels - 1).min()) + 1 > absent and high <= largest:
-        return labels.clamp(min=absent).to(torch.int32)
-    ranks: Tensor = torch.unique(labels, return_inverse=True)[1].to(torch.int32)
-    return ranks.masked_fill_(labels == ABSENT, absent)
 
 
 @dataclass(frozen=True)
@@ -73,13 +61,36 @@ class PairLSEProblem:
 
     kind = "pair_lse"  # name of its epilogues
     counts = False  # whether a chunk has counts
-    average = False
+    has_coefficients = average = euclidean = False
+    form = ""
+
+    @property
+    def constants(self) -> tuple[Tensor | None, str, list[float]]:
+        """Weights, kind and numbers for :class:`~robustdml_ops.ops.pairs.autograd.PairConstants`."""
+        mining = [] if self.epsilon is None else [self.epsilon]
+        return self.candidate_weights, "lse", [self.alpha, self.beta, self.base, *mining]
 
     def needs_row_max(self, dtype: torch.dtype) -> bool:
         """Whether an exponent can overflow, so that rows are shifted by their maximum, as in the anchor log-sum-exp."""
-        largest = max(self.alpha * (1 + self.base), self.beta * (1 - self.base), 0.0)
-        largest_exponent = 85.0 if dtype == torch.float32 else 700.0
-        return largest + math.log(max(1, len(self.sets.candidate_labels))) > largest_exponent
+        return bool(self._numbers(dtype)["row_max"])
+
+    def _numbers(self, dtype: torch.dtype) -> dict[str, Any]:
+        m = len(self.sets.candidate_labels)
+        return lse_fields(self.alpha, self.beta, self.base, self.epsilon, m, dtype)
+
+    def native_fields(self, sums: "PairSums", operands: Tensor, first: int) -> dict[str, Any]:
+        """Fields of the native structure; ``sums`` are those of a chunk whose first anchor is ``first``."""
+        return {**self._numbers(sums.positive.dtype), "candidate_weights": self.candidate_weights}
+
+
+def lse_fields(
+    alpha: float, beta: float, base: float, epsilon: float | None, m: int, dtype: torch.dtype
+) -> dict[str, Any]:
+    """Numbers of the native log-sum-exps over ``m`` candidates."""
+    largest = max(alpha * (1 + base), beta * (1 - base), 0.0) + math.log(max(1, m))
+    row_max, mining = largest > (85.0 if dtype == torch.float32 else 700.0), epsilon is not None
+    numbers = {"alpha": alpha, "beta": beta, "base": base, "epsilon": epsilon or 0.0}
+    return {**numbers, "mining": mining, "row_max": row_max}
 
 
 @dataclass(frozen=True)
@@ -96,12 +107,31 @@ class PairHingeProblem:
 
     kind = "pair_hinge"
     counts = True
+    has_coefficients = False
+    form = ""
 
     @property
     def margins(self) -> dict[str, float]:
         """Both margins and offsets, by name."""
         names = ("positive_margin", "negative_margin", "positive_offset", "negative_offset")
         return {name: float(getattr(self, name)) for name in names}
+
+    @property
+    def constants(self) -> tuple[Tensor | None, str, list[float]]:
+        """As of :class:`PairLSEProblem`."""
+        return None, "hinge", [*self.margins.values(), self.euclidean, self.average]
+
+    def native_fields(self, sums: "PairSums", operands: Tensor, first: int) -> dict[str, Any]:
+        """As of :class:`PairLSEProblem`."""
+        assert sums.counts is not None
+        positive, negative = sums.counts
+        fields = {**self.margins, "euclidean": self.euclidean, "positive_count": positive, "negative_count": negative}
+        if sums.rows is None:
+            return fields
+        anchors, candidates = sums.rows
+        elements = {"anchors_element": _ELEMENT[anchors.dtype], "candidates_element": _ELEMENT[candidates.dtype]}
+        rows = {"anchors": anchors[first:], "candidates": candidates, "D": anchors.shape[1]}
+        return {**fields, **DistanceLimits.of(operands)._asdict(), **rows, **elements}
 
 
 @dataclass(frozen=True)
@@ -122,9 +152,25 @@ class PairContrastProblem:
     columns: tuple[Tensor, Tensor] | None = None  # (m,) compute type each, contiguous
 
     kind = "pair_contrast"
-    counts = average = False
+    has_coefficients = True
+    counts = average = euclidean = False
+
+    @property
+    def constants(self) -> tuple[Tensor | None, str, list[float]]:
+        """As of :class:`PairLSEProblem`."""
+        return None, self.form, []
+
+    def native_fields(self, sums: "PairSums", operands: Tensor, first: int) -> dict[str, Any]:
+        """As of :class:`PairLSEProblem`."""
+        dscale, dbias = (None, None) if sums.dcoefficients is None else sums.dcoefficients
+        column_lse, column_upstream = self.columns or (None, None)
+        columns = {"column_lse": column_lse, "column_upstream": column_upstream}
+        form = FORMS.index(self.form)
+        return {"form": form, "coefficients": self.coefficients, "dscale": dscale, "dbias": dbias, **columns}
 
 
+# As cuda::Element of csrc/rows/cuda.h.
+_ELEMENT = {torch.float16: 0, torch.bfloat16: 1, torch.float32: 2, torch.float64: 3}
 FORMS = ("outside", "inside", "each", "sigmoid")  # of the epilogues
 PairProblem = PairLSEProblem | PairHingeProblem | PairContrastProblem
 
@@ -149,10 +195,14 @@ class DistanceLimits(NamedTuple):
     @classmethod
     def of(cls, operand: Tensor) -> "DistanceLimits":
         """The limits for products of ``operand``; PyTorch may be set to round those of float32."""
-        if operand.dtype == torch.float64:
-            return _FLOAT64
-        exact = operand.dtype == torch.float32 and exact_float32_products(operand.device)
-        return _FLOAT32 if exact else _COARSE
+        exact = operand.dtype == torch.float64
+        exact |= operand.dtype == torch.float32 and exact_float32_products(operand.device)
+        return cls.exact(operand.dtype) if exact else _COARSE
+
+    @classmethod
+    def exact(cls, dtype: torch.dtype) -> "DistanceLimits":
+        """The limits for products with all digits of their operands."""
+        return _FLOAT64 if dtype == torch.float64 else _FLOAT32
 
 
 _FLOAT64 = DistanceLimits(2.0**-8, 2.0**-50)
@@ -184,10 +234,29 @@ class PairSums:
 class PairBackend(RowsBackend):
     """Epilogues of the sums of pairs on one backend."""
 
+    # Whether it has lanes, tiles and whole steps on the CPU, where its epilogues scale candidates.
+    has_lanes = False
+
     def pair_sums(self, chunk: Chunk, problem: PairProblem, sums: PairSums) -> None:
         """The epilogue of one chunk: its results into ``sums`` of all anchors; dL/dS into ``dS``, or S without one."""
         epilogue: Any = getattr(self, problem.kind)
         epilogue(chunk, problem, sums.of(chunk))
+
+    def whole_sweep(
+        self,
+        way: str,
+        matrices: Sequence[Tensor],
+        problem: PairProblem,
+        sums: "Sequence[PairSums]",
+        arithmetic: "Arithmetic",
+        want: Sequence[bool],
+    ) -> tuple[Tensor | None, Tensor | None] | None:
+        """Gradients of anchors and candidates of a sweep ``way``, see :func:`~robustdml_ops.ops.pairs.sweep.way_of`.
+
+        Fills the sums of the anchors and, where they are two, of the candidates as anchors. None, with sums of no
+        meaning: in chunks, because the backend has no such sweep, or rows have NaN or extreme lengths.
+        """
+        return None
 
     def keeps_cosines(self, S: Tensor, problem: PairHingeProblem) -> bool:
         """Whether computing the sums leaves the cosines in S as they were, for a second reading."""

@@ -14,14 +14,7 @@ from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, Swept, a
 from robustdml_ops.engine.validation import check_gradient_fits
 from robustdml_ops.ops.classes.autograd import ClassSettings, sweep_values
 from robustdml_ops.ops.pairs.eager import EagerPairs
-from robustdml_ops.ops.pairs.native import (
-    NativePairs,
-    contrast_by_tiles,
-    rows_fit_lanes,
-    sweep_by_lanes,
-    symmetric_by_lanes,
-    whole_matrices_serve,
-)
+from robustdml_ops.ops.pairs.native import NativePairs, rows_fit_lanes, whole_matrices_serve
 from robustdml_ops.ops.pairs.problem import (
     Arithmetic,
     GivenRows,
@@ -84,13 +77,13 @@ def pair_sweep(
     want: tuple[bool, ...] = (False, False),
 ) -> PairResult:
     """Sums of every anchor, and gradients as ``want`` says: of anchors, candidates, coefficients; 6·n·m·D flops."""
-    others, (backend, dtype, operand) = anchors if candidates is None else candidates, arithmetic
-    native = isinstance(backend, NativePairs)
-    n, D = anchors.shape
-    symmetric = candidates is None and n <= chunk_rows(n, n + 2 * D, anchors.device, n * backend.temporaries)
-    tiles = candidates is None and isinstance(problem, PairContrastProblem) and tiles_pay(problem.form, anchors)
-    symmetric_lanes = symmetric and not tiles and native and whole_matrices_serve(anchors, dtype, operand)
-    if isinstance(problem, PairHingeProblem) and problem.average and not symmetric:
+    others, (backend, dtype, _), n = anchors if candidates is None else candidates, arithmetic, len(anchors)
+    rows = _given_rows(problem, anchors, others, dtype)
+    if rows is not None:
+        anchors, others = rows
+        candidates = None if candidates is None else others
+    way = way_of(anchors, candidates, arithmetic, problem.kind, problem.form)
+    if isinstance(problem, PairHingeProblem) and problem.average and way != "batch":
         plain = replace(problem, average=False)
         return _averaged(partial(pair_sweep, anchors, candidates, plain, arithmetic=arithmetic), upstream, want)
     new = anchors.new_zeros
@@ -98,36 +91,48 @@ def pair_sweep(
     if problem.counts:
         result.counts = new((2, n), dtype=torch.int64)
     want_anchors, want_candidates = want[0], want[0] if candidates is None else want[1]
-    if isinstance(problem, PairContrastProblem) and any(want):
+    if problem.has_coefficients and any(want):
         result.by_anchor = new((2, n), dtype=dtype)
     if n == 0 or len(others) == 0:
         result.danchors = new(anchors.shape, dtype=dtype) if want_anchors else None
         result.dcandidates = new(others.shape, dtype=dtype) if want_candidates and candidates is not None else None
         return result
     factors = upstream if any(want) else None
-    rows = _given_rows(problem, anchors, others, dtype)
-    if rows is not None:
-        anchors, others = rows
     with without_autocast(anchors.device):
         sums = PairSums(factors, result.positive, result.negative, result.counts, rows, result.by_anchor)
-        if tiles and isinstance(problem, PairContrastProblem):
-            sides = contrast_by_tiles((anchors,), problem, (sums,), arithmetic, (want_anchors,))
-            if sides:
-                result.danchors = sides[0].dX
-                return result
-        if symmetric:
-            result.danchors = _symmetric(anchors, problem, sums, arithmetic, symmetric_lanes)
-            return result.divided(result.terms) if problem.average else result
-        by_lanes = native and candidates is not None and lanes_serve(others, operand, dtype)
-        if by_lanes and isinstance(problem, PairHingeProblem):
-            similarities = Similarities(anchors, Swept(others, "candidates"), dtype, operand, backend)
-            result.candidate_scale = anchors.new_empty(len(others), dtype=dtype)
-            similarities.want_gradients(want_anchors, want_candidates)
-            sweep_by_lanes(similarities, problem, sums, result.candidate_scale)
-            result.danchors, result.dcandidates = similarities.gradients()
-            return result
-        candidates = None if candidates is None else others
-        return _in_chunks(anchors, candidates, problem, sums, result, arithmetic, (want_anchors, want_candidates))
+        matrices, want = (anchors, others)[: 1 if candidates is None else 2], (want_anchors, want_candidates)
+        gradients = backend.whole_sweep(way, matrices, problem, (sums,), arithmetic, want)
+        if gradients is not None:
+            result.danchors, result.dcandidates = gradients
+        elif candidates is None and _is_one_chunk(anchors, backend):
+            result.danchors = _symmetric(anchors, problem, sums, arithmetic)
+        else:
+            _in_chunks(anchors, candidates, problem, sums, result, arithmetic, want)
+    return result.divided(result.terms) if problem.average else result
+
+
+def way_of(anchors: Tensor, candidates: Tensor | None, arithmetic: Arithmetic, kind: str, form: str = "") -> str:
+    """How a sweep goes: the whole "batch" at once, by "tiles", by lanes of "anchors" or "candidates", or by "chunks".
+
+    ``kind`` and ``form`` are the problem's; a ``form`` of a contrast allows tiles.
+    """
+    others, (backend, dtype, operand) = anchors if candidates is None else candidates, arithmetic
+    whole = backend.has_lanes and whole_matrices_serve(anchors, dtype, operand)
+    if whole and (form == "both" if candidates is not None else tiles_pay(form, anchors)):
+        return "tiles"
+    if candidates is None and _is_one_chunk(anchors, backend):
+        return "batch"
+    if not backend.has_lanes:
+        return "chunks"
+    if kind == "pair_hinge":
+        return "candidates" if candidates is not None and lanes_serve(others, operand, dtype) else "chunks"
+    return "anchors" if rows_fit_lanes(others) and lanes_serve(anchors.to(dtype), operand, dtype) else "chunks"
+
+
+def _is_one_chunk(anchors: Tensor, backend: PairBackend) -> bool:
+    """Whether S of a batch with itself is made whole."""
+    n, D = anchors.shape
+    return n <= chunk_rows(n, n + 2 * D, anchors.device, n * backend.temporaries)
 
 
 def _averaged(
@@ -150,33 +155,23 @@ def _in_chunks(
     result: PairResult,
     arithmetic: Arithmetic,
     want: tuple[bool, bool],
-) -> PairResult:
+) -> None:
     """Chunks of anchors against all candidates. Fills ``sums``, and adds to ``result`` what ``want`` says."""
     others, (backend, dtype, operand) = anchors if candidates is None else candidates, arithmetic
-    native = isinstance(backend, NativePairs)
     # The anchors' gradient joins the candidates' in the compute type: half precision is rounded once, at the end.
     name, swept = "embeddings" if candidates is None else "candidates", Swept(anchors.to(dtype), "embeddings")
-    by_lanes = native and rows_fit_lanes(others) and lanes_serve(swept.proxies, operand, dtype)
-    by_lanes = by_lanes and not isinstance(problem, PairHingeProblem)
-    as_they_are = native and not by_lanes
-    similarities = Similarities(others, swept, dtype, operand, backend, name=name, as_they_are=as_they_are)
+    similarities = Similarities(others, swept, dtype, operand, backend, name=name, as_they_are=backend.has_lanes)
     result.candidate_scale = similarities.X_inverse_norm
-    # In the loop a batch with itself has one gradient, of its rows on either side.
-    as_candidates = candidates is None and want[0] and not by_lanes
-    similarities.want_gradients(want[1], want[0] and not as_candidates)
-    if by_lanes:
-        sweep_by_lanes(similarities, problem, sums)
-    else:
-        for chunk in similarities:
-            backend.pair_sums(chunk, problem, sums)
-            similarities.backward(chunk)
-            if as_candidates:
-                _add_anchors(similarities, chunk)
+    # A batch with itself has one gradient, of its rows on either side.
+    similarities.want_gradients(want[1], want[0] and candidates is not None)
+    for chunk in similarities:
+        backend.pair_sums(chunk, problem, sums)
+        similarities.backward(chunk)
+        if candidates is None and want[0]:
+            _add_anchors(similarities, chunk)
     result.dcandidates, result.danchors = similarities.gradients()
-    if candidates is None and result.dcandidates is not None:
-        both = result.dcandidates if result.danchors is None else result.danchors.add_(result.dcandidates)
-        result.danchors, result.dcandidates = both, None
-    return result
+    if candidates is None:
+        result.danchors, result.dcandidates = result.dcandidates, None
 
 
 def both_ways(
@@ -206,10 +201,9 @@ def both_ways(
         PairSums(upstream_of[0], of_rows[0], of_rows[1], counts=None, rows=None, dcoefficients=by_anchor),
         PairSums(upstream_of[1], of_columns[0], of_columns[1], counts=None, rows=None),
     )
-    sides = contrast_by_tiles((anchors, candidates), plain, sums, arithmetic, want)
-    if sides:
-        losses, gradients = of_rows[0] + of_columns[0, :n], (sides[0].dX, sides[1].dX)
-        return PairResult(losses, of_rows[1], None, sides[1].inverse_norm, *gradients, by_anchor)
+    gradients = arithmetic.backend.whole_sweep("tiles", (anchors, candidates), plain, sums, arithmetic, want)
+    if gradients is not None:
+        return PairResult(of_rows[0] + of_columns[0, :n], of_rows[1], None, None, *gradients, by_anchor)
     absent, place = problem.sets.labels == ABSENT, torch.arange(n, device=factor.device)
     mask = torch.zeros_like(factor).masked_fill_(absent, -torch.inf)
     settings = ClassSettings(
@@ -228,7 +222,8 @@ def both_ways(
     lse, target = sweep_values(back, settings)
     columns = factor.new_full((m,), torch.inf), of_candidates
     columns[0][:n] = lse.masked_fill(absent, torch.inf)
-    # The positives are pulled from either side, the others of a row from one: (2w − w) on shares, −2w on positives.
+    # dL/dz of row i, with shares p = e^(z − lse):  positive: w (p_row + p_column − 2),  others: w (p_row + p_column).
+    # The upstream gradients (2w, −w) of loss = lse − z and lse give w p_row − 2w; ``columns`` add w p_column.
     result = pair_sweep(anchors, candidates, replace(plain, columns=columns), (2 * factor, -factor), *more)
     return replace(result, positive=result.positive + (lse - target).masked_fill(absent, 0))
 
@@ -236,7 +231,9 @@ def both_ways(
 def tiles_pay(form: str, anchors: Tensor) -> bool:
     """Whether a batch goes over half of S by tiles: "each" looks at tiles once more, which short rows do not pay."""
     n, D = anchors.shape
-    return form != "sigmoid" and n > _WHOLE and (form != "each" or n * D >= _EACH_PAYS or n >= _EACH_FITS)
+    if form == "each":
+        return n > _WHOLE and (n * D >= _EACH_PAYS or n >= _EACH_FITS)
+    return form in ("outside", "inside") and n > _WHOLE
 
 
 def _add_anchors(similarities: Similarities, chunk: Chunk) -> None:
@@ -255,7 +252,6 @@ def _symmetric(
     problem: PairProblem,
     sums: PairSums,
     arithmetic: Arithmetic,
-    by_lanes: bool,
 ) -> Tensor | None:
     """A batch with itself, whose S is one chunk and symmetric: two products do for three. Fills ``sums``.
 
@@ -268,22 +264,19 @@ def _symmetric(
     dU = None if sums.upstream is None else new((n, D), dtype=dtype)
     # Tensor cores take less time for another product than memory for a sum of dS and its transpose.
     dS = new((n, n), dtype=operand) if dU is not None and backend.rounds and operand != dtype else None
-    if by_lanes:
-        symmetric_by_lanes(U, S, dU, problem, sums)
-    else:
-        chunk = Chunk(0, n, product(U, U.t(), S), U, inverse_norm, short, None, dS)
-        if isinstance(problem, PairHingeProblem) and problem.average and sums.upstream is not None:
-            backend.pair_sums(chunk, problem, replace(sums, upstream=None))
-            if not backend.keeps_cosines(S, problem):
-                product(U, U.t(), S)
-            positive, negative = _terms(sums.counts, dtype)
-            sums = replace(sums, upstream=(sums.upstream[0] / positive, sums.upstream[1] / negative))
-        backend.pair_sums(chunk, problem, sums)
+    chunk = Chunk(0, n, product(U, U.t(), S), U, inverse_norm, short, None, dS)
+    if isinstance(problem, PairHingeProblem) and problem.average and sums.upstream is not None:
+        backend.pair_sums(chunk, problem, replace(sums, upstream=None))
+        if not backend.keeps_cosines(S, problem):
+            product(U, U.t(), S)
+        positive, negative = _terms(sums.counts, dtype)
+        sums = replace(sums, upstream=(sums.upstream[0] / positive, sums.upstream[1] / negative))
+    backend.pair_sums(chunk, problem, sums)
     if dU is None:
         return None
     if dS is not None:
         accumulate(product(dS, U, dU), dS.t(), U)
-    elif not by_lanes:
+    else:
         some = _ROWS if U.device.type == "cpu" else max(_ROWS, _ELEMENTS // n)
         for first in range(0, n, some):
             rows = slice(first, first + some)
@@ -296,7 +289,7 @@ def _symmetric(
 
 def _given_rows(problem: PairProblem, anchors: Tensor, others: Tensor, dtype: torch.dtype) -> GivenRows | None:
     """The rows that distances need; on the CPU in the compute type, which the normalisation would make for itself."""
-    if not isinstance(problem, PairHingeProblem) or not problem.euclidean:
+    if not problem.euclidean:
         return None
     given = anchors.contiguous() if anchors.is_cuda else anchors.to(dtype).contiguous()
     if others is anchors:

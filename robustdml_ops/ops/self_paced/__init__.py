@@ -265,7 +265,7 @@ def _rates(learning_rate: float | Tensor, terms: SelfPacedTerms) -> Tensor:
         rates = learning_rate.detach().to("cpu", torch.float64)[terms.names]
     else:
         check_finite_numbers(learning_rate=learning_rate)
-        rates = torch.full((len(terms.names),), float(learning_rate), dtype=torch.float64)
+        rates = torch.full((len(terms.names),), float(learning_rate), dtype=torch.float64, device="cpu")
     if not ((rates > 0) & torch.isfinite(rates)).all():
         raise ValueError(f"learning_rate must be positive and finite, got {learning_rate}")
     return rates

@@ -13,7 +13,7 @@ from robustdml_ops.engine.validation import (
     check_matrix,
     check_same_device,
 )
-from robustdml_ops.ops.similarity.autograd import Similarity, chosen, similarity_sweep, unit
+from robustdml_ops.ops.similarity.autograd import Similarity, chosen, unit
 
 # Similarities at a time: queries by rows of the gallery.
 _QUERIES = {"cpu": 1024, "cuda": 8192}
@@ -25,7 +25,6 @@ def similarity(
     proxies: Tensor,
     *,
     dtype: torch.dtype | None = None,
-    out: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
     """Cosine of every embedding with every proxy, (B, C): logits, retrieval, plots. Differentiable, to any order.
@@ -40,23 +39,20 @@ def similarity(
         gradient.
     dtype : torch.dtype, optional
         Of the result. None: the promoted type of the inputs, or the autocast type where autocast is on.
-    out : Tensor, optional
-        (B, C) of type ``dtype``, to write into; not differentiable.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
 
     Returns
     -------
     Tensor
-        (B, C); ``out`` where that is given. Products and lengths are in float32 at least (float64 if either input is),
-        and rounded once, at the end; on a GPU inputs that are both of one half precision enter the product as they are,
+        (B, C). Products and lengths are in float32 at least (float64 if either input is), and rounded once, at the
+        end; on a GPU inputs that are both of one half precision enter the product as they are,
         float32 ones as PyTorch's setting says.
 
     Raises
     ------
     ValueError, TypeError
-        Shapes, types or devices that do not fit; an ``out`` with inputs that require a gradient; on the CPU, in
-        backward, a row so short that its gradient overflows.
+        Shapes, types or devices that do not fit; on the CPU, in backward, a row so short that its gradient overflows.
 
     Examples
     --------
@@ -67,25 +63,14 @@ def similarity(
     """
     check_matrix("embeddings", embeddings)
     check_matrix("proxies", proxies, columns=embeddings.shape[1])
-    check_same_device(embeddings=embeddings, proxies=proxies, out=out)
-    dtype = _result_type(embeddings, proxies, dtype, out)
-    if out is None:
-        S: Tensor = apply_function(Similarity, embeddings, proxies, dtype, backend or "auto")
-        return S
-    expected = (len(embeddings), len(proxies))
-    if out.shape != expected or out.dtype != dtype:
-        raise ValueError(f"out must have shape {expected} and type {dtype}, got {tuple(out.shape)} of {out.dtype}")
-    if torch.is_grad_enabled() and (embeddings.requires_grad or proxies.requires_grad):
-        raise ValueError(
-            "out is given and embeddings or proxies require a gradient: leave out away, or call under torch.no_grad()"
-        )
-    with torch.no_grad():
-        similarity_sweep(embeddings, proxies, out, chosen(embeddings, proxies, backend or "auto"))
-    return out
+    check_same_device(embeddings=embeddings, proxies=proxies)
+    S: Tensor = apply_function(
+        Similarity, embeddings, proxies, _result_type(embeddings, proxies, dtype), backend or "auto"
+    )
+    return S
 
 
-def _result_type(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype | None, out: Tensor | None) -> torch.dtype:
-    dtype = out.dtype if dtype is None and out is not None else dtype
+def _result_type(embeddings: Tensor, proxies: Tensor, dtype: torch.dtype | None) -> torch.dtype:
     if dtype is not None:
         if not dtype.is_floating_point:
             raise ValueError(f"dtype must be a floating-point type, got {dtype}")

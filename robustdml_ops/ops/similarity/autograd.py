@@ -89,9 +89,8 @@ def similarity_sweep(embeddings: Tensor, proxies: Tensor, S: Tensor, backend: Si
         X, *_ = unit(embeddings, operand_dtype(compute, embeddings, proxies), compute, backend)
         for columns in _chunks(proxies):
             P, target = proxies[columns], S[:, columns]
-            direct = target.dtype == compute and target.stride(1) == 1
             U, *_ = unit(P, X.dtype, compute, backend, backend.reads_columns(P))
-            if direct:
+            if S.dtype == compute:
                 product(X, U.t(), target)
             else:
                 target.copy_(product(X, U.t(), target.new_empty(target.shape, dtype=compute)))

@@ -56,14 +56,13 @@ class NativeSimilarity(NativeRows, SimilarityBackend):
 
     def fused(self, X: Tensor, P: Tensor, S: Tensor, input_precision: str) -> bool:
         compute = compute_dtype(X, P)
-        by_rows = S.stride(1) == 1 and S.stride(0) >= S.shape[1]
-        if S.dtype != compute or not by_rows or not module.lanes_serve(P, compute, compute):
+        if S.dtype != compute or not module.lanes_serve(P, compute, compute):
             return False
         U = X.new_empty(X.shape, dtype=compute)
         self.normalize_rows(X, U, U.new_empty(len(U)))
         suffix = module.SUFFIX[compute]
         sweep = getattr(module.library, f"Sweep_{suffix}")(**module.product_fields(U, P, len(P), normalize=True))
-        getattr(module.library, f"similarity_sweep_{suffix}")(sweep, S=S.data_ptr(), row_stride=S.stride(0))
+        getattr(module.library, f"similarity_sweep_{suffix}")(sweep, S=S.data_ptr())
         return True
 
     def search(
@@ -88,7 +87,7 @@ class TritonSimilarity(TritonRows, SimilarityBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
     def fused(self, X: Tensor, P: Tensor, S: Tensor, input_precision: str) -> bool:
-        if torch.float64 in (X.dtype, P.dtype) or S.stride(1) != 1:
+        if torch.float64 in (X.dtype, P.dtype):
             return False
         import triton.language as tl
 
@@ -100,21 +99,8 @@ class TritonSimilarity(TritonRows, SimilarityBackend):
         parameters = similarity_launch(D, operand, input_precision, vectors)
         programs = grid_of(B, parameters["BLOCK_B"])[0] * grid_of(C, parameters["BLOCK_C"])[0]
         with current(S):
-            kernel[(programs,)](
-                X=X,
-                P=P,
-                S=S,
-                B=B,
-                C=C,
-                X_row_stride=X.stride(0),
-                X_column_stride=X.stride(1),
-                P_row_stride=P.stride(0),
-                P_column_stride=P.stride(1),
-                S_stride=S.stride(0),
-                D=D,
-                OPERAND=getattr(tl, str(operand).removeprefix("torch.")),
-                **parameters,
-            )
+            OPERAND = getattr(tl, str(operand).removeprefix("torch."))
+            kernel[(programs,)](X, P, S, B, C, *X.stride(), *P.stride(), D, OPERAND, **parameters)
         return True
 
 

@@ -38,14 +38,13 @@ def cosines_by_columns(
 def similarity(
     X,  # (B, D) any floating type, any strides, in: embeddings of any length
     P,  # (C, D) any floating type, any strides, in: proxies of any length
-    S,  # (B, C) any floating type, rows of stride S_stride, out: cosines
+    S,  # (B, C) any floating type, contiguous, out: cosines
     B,  # embeddings, in
     C,  # proxies, in
     X_row_stride,  # of X in elements, in
     X_column_stride,  # of X in elements, in
     P_row_stride,  # of P in elements, in
     P_column_stride,  # of P in elements, in
-    S_stride,  # of S in elements, in
     D: tl.constexpr,  # columns of X and P
     OPERAND: tl.constexpr,  # type of the product's operands
     BLOCK_B: tl.constexpr,  # embeddings a program
@@ -82,7 +81,7 @@ def similarity(
     p_factor = tl.where(c_inside, near_one_factor(p_squares), 1.0)
     far = tl.max((x_factor != 1.0).to(tl.int32), axis=0) + tl.max((p_factor != 1.0).to(tl.int32), axis=0)
     cosines = products * inverse_length(x_squares, x_factor)[:, None] * inverse_length(p_squares, p_factor)[None, :]
-    places = S + b.to(tl.int64)[:, None] * S_stride + c.to(tl.int64)[None, :]
+    places = S + b.to(tl.int64)[:, None] * C + c.to(tl.int64)[None, :]
     mask = b_inside[:, None] & c_inside[None, :]
     tl.store(places, cosines, mask=mask)
     if far > 0:

@@ -202,21 +202,12 @@ class TritonVmf(EagerVmf):
         if problem.number:
             # Four classes a warp: a batch of 256 touches 512 classes, hence 128 programs.
             parameters = launch(BLOCK_R=4, BLOCK_D=block_of(D, 128), num_warps=1, num_stages=1)
+            classes = (problem.sums, problem.counts, problem.classes)
+            settings = (float(problem.dim), problem.largest, problem.estimator, problem.bias_correction)
+            orders = (vmf_order(problem.order, each) for each in (dtype, torch.float64))
             with current(problem.sums):
                 kernel[grid_of(problem.number, 4)](
-                    sums=problem.sums,
-                    counts=problem.counts,
-                    classes=problem.classes,
-                    **fitted._asdict(),
-                    count=problem.number,
-                    D=D,
-                    DIM=float(problem.dim),
-                    LARGEST=problem.largest,
-                    ESTIMATOR=problem.estimator,
-                    CORRECTION=problem.bias_correction,
-                    ORDER=vmf_order(problem.order, dtype),
-                    ORDER_64=vmf_order(problem.order, torch.float64),
-                    **parameters,
+                    *classes, *fitted, problem.number, D, *settings, *orders, **parameters
                 )
         return fitted
 

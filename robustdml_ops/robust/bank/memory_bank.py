@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.dispatch import choose, in_registry
-from robustdml_ops.backends.trust import add_room
 from robustdml_ops.engine.labels import ABSENT, check_label_range
 from robustdml_ops.engine.shards import ClassBuffers
 from robustdml_ops.engine.sums import add_rows
 from robustdml_ops.engine.validation import check_finite_rows, check_sizes
-from robustdml_ops.ops.self_check import Inputs, cases
+from robustdml_ops.ops.self_check_cases import Inputs, register_cases
 from robustdml_ops.robust.bank.row_store import (
     ROW_STORES,
     ClassStatistics,
@@ -273,5 +272,4 @@ def _stored(inputs: Inputs, backend: str) -> list[Tensor]:
     return [bank.sums, bank.features, bank.counts, bank.labels, bank.sample_ids, bank.copies.latest]
 
 
-_STORE = {"MemoryBank.enqueue": _stored}
-add_room("bank", ROW_STORES, cases(_STORE, _STORE, _STORE))
+register_cases("bank", ROW_STORES, *[{"MemoryBank.enqueue": _stored}] * 3)

@@ -205,56 +205,19 @@ def store_in_triton(problem: StoreProblem) -> Tensor:
     kept = torch.empty_like(problem.keep, dtype=torch.uint8, memory_format=torch.contiguous_format)
     touched = new_labels.new_empty(2 * M)
     source, serials = new_labels.new_empty(2, M).unbind(0)
-    BLOCK_D = block_of(D, 512)
+    # The arguments of each kernel stand in the order of its signature.
+    rows, ends = (X, problem.features, *problem.classes), (M, capacity)
+    keep, queue = problem.keep.contiguous().view(torch.uint8), (problem.labels, problem.sample_ids, problem.enqueued)
+    blocks = {"BLOCK_D": block_of(D, 512), "num_warps": 4, "num_stages": 1}
     with current(X):
-        keep_finite[grid_of(B, _BLOCK_R)](
-            X=X,
-            keep=problem.keep.contiguous().view(torch.uint8),
-            kept=kept,
-            B=B,
-            D=D,
-            **launch(BLOCK_R=_BLOCK_R, BLOCK_D=BLOCK_D, num_warps=4, num_stages=1),
-        )
-        assign_slots[(1,)](
-            kept=kept,
-            new_labels=new_labels,
-            new_ids=new_ids,
-            labels=problem.labels,
-            sample_ids=problem.sample_ids,
-            enqueued=problem.enqueued,
-            source=source,
-            serials=serials,
-            touched=touched,
-            B=B,
-            M=M,
-            capacity=capacity,
-            **launch(BLOCK=_BLOCK_B, num_warps=8, num_stages=1),
-        )
+        keep_finite[grid_of(B, _BLOCK_R)](X, keep, kept, B, D, **launch(BLOCK_R=_BLOCK_R, **blocks))
+        assigned, places = (kept, new_labels, new_ids, *queue), (source, serials)
+        assign_slots[(1,)](*assigned, *places, touched, B, *ends, **launch(BLOCK=_BLOCK_B, num_warps=8, num_stages=1))
         touched = problem.here(touched)
-        exchange_rows[(2 * M,)](
-            X=X,
-            features=problem.features,
-            sums=problem.classes.sums,
-            counts=problem.classes.counts,
-            touched=touched,
-            source=source,
-            serials=serials,
-            M=M,
-            capacity=capacity,
-            D=D,
-            **launch(BLOCK_M=_BLOCK_M, BLOCK_D=BLOCK_D, num_warps=4, num_stages=1),
-        )
-        if problem.copies is not None:
-            link_copies[(M,)](
-                new_ids=new_ids,
-                source=source,
-                serials=serials,
-                latest=problem.copies.latest,
-                earlier=problem.copies.earlier,
-                M=M,
-                capacity=problem.copies.capacity,
-                **launch(BLOCK_M=_BLOCK_M, num_warps=4, num_stages=1),
-            )
+        exchange_rows[(2 * M,)](*rows, touched, *places, *ends, D, **launch(BLOCK_M=_BLOCK_M, **blocks))
+        if (copies := problem.copies) is not None:
+            lists = (copies.latest, copies.earlier, M, copies.capacity)
+            link_copies[(M,)](new_ids, *places, *lists, **launch(BLOCK_M=_BLOCK_M, num_warps=4, num_stages=1))
     return touched
 
 

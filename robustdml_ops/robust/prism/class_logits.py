@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.triton_device import current, grid_of, launch
-from robustdml_ops.backends.trust import add_room
 from robustdml_ops.engine.shards import ClassBuffers
-from robustdml_ops.ops.self_check import Inputs, cases
+from robustdml_ops.ops.self_check_cases import Inputs, Ops, register_cases
 from robustdml_ops.ops.vmf.fit import fit_classes
 from robustdml_ops.ops.vmf.problem import Fitted
 from robustdml_ops.robust.bank.memory_bank import MemoryBank
@@ -54,24 +53,13 @@ def write_in_triton(update: LogitUpdate) -> None:
     from robustdml_ops.robust.prism.class_logits_kernel import class_logits as kernel
 
     count = len(update.counts if update.classes is None else update.classes)
-    kappa, log_peak, length = update.fitted or (None, None, None)
+    written = (update.classes, update.counts, update.scale, update.bias)
+    fitted = (*(update.fitted or (None, None, None)), update.kappa, update.log_peak)
+    constants = {"BIAS_OF_UNSEEN": update.bias_of_unseen, "TINY": torch.finfo(update.scale.dtype).tiny}
     if count:
         with current(update.scale):
-            kernel[grid_of(count, _BLOCK)](
-                classes=update.classes,
-                counts=update.counts,
-                scale=update.scale,
-                bias=update.bias,
-                fitted_kappa=kappa,
-                fitted_log_peak=log_peak,
-                length=length,
-                kappa=update.kappa,
-                log_peak=update.log_peak,
-                count=count,
-                BIAS_OF_UNSEEN=update.bias_of_unseen,
-                TINY=torch.finfo(update.scale.dtype).tiny,
-                **launch(BLOCK=_BLOCK, num_warps=4, num_stages=1),
-            )
+            parameters = launch(BLOCK=_BLOCK, num_warps=4, num_stages=1)
+            kernel[grid_of(count, _BLOCK)](*written, *fitted, count, **constants, **parameters)
 
 
 LOGIT_WRITERS: dict[str, Callable[[LogitUpdate], None]] = {"triton": write_in_triton, "eager": write_in_eager}
@@ -178,5 +166,5 @@ def _written(inputs: Inputs, backend: str) -> list[Tensor]:
     return [first, scale, bias, kappa, log_peak]
 
 
-_WRITE = {"class_logits": _written}
-add_room("class_logits", LOGIT_WRITERS, cases(_WRITE, _WRITE, {}))
+_WRITE: Ops = {"class_logits": _written}
+register_cases("class_logits", LOGIT_WRITERS, _WRITE, _WRITE, {})

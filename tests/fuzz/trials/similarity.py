@@ -14,12 +14,10 @@ def similarity(draw: Draw) -> Trial:
     batch, backend = proxied(draw), draw(backends)
     of_both = batch.X.dtype if batch.X.dtype == batch.P.dtype else batch.compute
     dtype = draw(floats) if chance(draw) else None
-    out_of_nan = dtype is not None and draw(flags)
-    wanted = () if out_of_nan else wanted_of(draw, "embeddings", "proxies")
+    wanted = wanted_of(draw, "embeddings", "proxies")
 
     def call(t: Tensors):
-        out = torch.full((batch.B, batch.C), torch.nan, dtype=dtype) if out_of_nan else None
-        S = ops.similarity(t["embeddings"], t["proxies"], dtype=dtype, out=out, backend=backend)
+        S = ops.similarity(t["embeddings"], t["proxies"], dtype=dtype, backend=backend)
         assert S.dtype == (of_both if dtype is None else dtype)
         return S
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from robustdml_ops import ops, robust
-from robustdml_ops.backends import dispatch, trust
+from robustdml_ops import losses, ops, robust
+from robustdml_ops.backends import dispatch, self_check
 from robustdml_ops.ops.anchor.sweep import BACKENDS as ANCHORS
 from robustdml_ops.ops.lambert_w.backends import BACKENDS
 
 CPU, F32 = torch.device("cpu"), torch.float32
 NATIVE, EAGER = BACKENDS["native"], BACKENDS["eager"]
 
-pytestmark = pytest.mark.usefixtures("native", "self_check")
+pytestmark = pytest.mark.usefixtures("native", "cpu_is_checked")
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def test_a_wrong_op_is_put_aside_with_one_warning(flipped, tmp_path):
     assert ops.superloss(torch.rand(3), 0.5, 0.5).isfinite().all()  # a second warning would be an error
     with pytest.raises(RuntimeError, match=f"backend='native' can't run here: {reason}"):
         ops.lambertw(torch.rand(3), backend="native")
-    ((environment, rooms),) = cached(tmp_path).items()
+    ((environment, primitives),) = cached(tmp_path).items()
     assert environment.startswith("cpu, driver ") and torch.__version__ in environment
-    assert "superloss" in rooms["lambert_w"]["native"]
+    assert "superloss" in primitives["lambert_w"]["native"]
 
 
 def test_an_exception_is_a_verdict_and_a_lack_of_memory_is_none(monkeypatch, tmp_path):
@@ -60,16 +60,16 @@ def test_an_exception_is_a_verdict_and_a_lack_of_memory_is_none(monkeypatch, tmp
 
 def test_what_plain_pytorch_fails_in_too_is_no_fault_of_a_backend(monkeypatch, tmp_path):
     """As with a setting of PyTorch that rounds products, or lets them raise."""
-    room = trust.ROOMS[id(BACKENDS)]
-    cases = {name: case._replace(tolerance=lambda _: 0.0) for name, case in room.cases.items()}
-    monkeypatch.setitem(trust.ROOMS, id(BACKENDS), room._replace(cases=cases))
+    primitive = self_check.PRIMITIVES[id(BACKENDS)]
+    cases = {name: case._replace(tolerance=0.0) for name, case in primitive.cases.items()}
+    monkeypatch.setitem(self_check.PRIMITIVES, id(BACKENDS), primitive._replace(cases=cases))
     assert dispatch.choose(BACKENDS, None, CPU, F32) is NATIVE
     assert not (tmp_path / "cache").exists()
 
 
 def test_a_kernel_that_breaks_the_context_leaves_its_verdict(flipped, monkeypatch, tmp_path):
     """Nothing else runs in this process; the next one puts the backend aside."""
-    monkeypatch.setattr(trust, "_answers", lambda _: False)
+    monkeypatch.setattr(self_check, "_answers", lambda _: False)
     with pytest.warns(RuntimeWarning, match="superloss"):
         dispatch.choose(BACKENDS, None, CPU, F32)
     assert cached(tmp_path)
@@ -79,9 +79,9 @@ def test_the_verdict_is_read_by_the_next_process(flipped, monkeypatch):
     for _ in range(2):
         with pytest.warns(RuntimeWarning, match="self-check"):
             assert dispatch.choose(BACKENDS, None, CPU, F32) is EAGER
-        trust._VERDICTS.clear()
+        self_check._VERDICTS.clear()
         dispatch._tell_once.cache_clear()
-        monkeypatch.setattr(trust, "errors", lambda *_: pytest.fail("the cache has it"))
+        monkeypatch.setattr(self_check, "run_cases", lambda *_: pytest.fail("the cache has it"))
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[1]", '{"cpu": 3}', b"\xff"])
@@ -96,10 +96,10 @@ def test_a_damaged_cache_has_no_entry(damage, flipped, tmp_path):
 
 def test_another_version_asks_again_and_keeps_the_rest(monkeypatch, tmp_path):
     dispatch.choose(BACKENDS, None, CPU, F32)
-    monkeypatch.setattr(trust, "installed", lambda name: "9")
-    trust._VERDICTS.clear()
+    monkeypatch.setattr(self_check, "installed", lambda name: "9")
+    self_check._VERDICTS.clear()
     dispatch.choose(BACKENDS, None, CPU, F32)
-    assert [rooms["lambert_w"] for rooms in cached(tmp_path).values()] == [{"native": None}] * 2
+    assert [primitives["lambert_w"] for primitives in cached(tmp_path).values()] == [{"native": None}] * 2
 
 
 def test_where_nothing_can_be_written_each_process_asks(tmp_path):
@@ -116,10 +116,10 @@ def test_trust_is_postponed_while_operations_are_recorded(flipped, monkeypatch):
     with TorchDispatchMode():
         assert dispatch.choose(BACKENDS, None, CPU, F32) is NATIVE
     with monkeypatch.context() as patch:
-        patch.setattr(trust, "CHECKED", {"cuda"})
-        patch.setattr(trust, "_environment", lambda _: "card")
+        patch.setattr(self_check, "CHECKED", {"cuda"})
+        patch.setattr(self_check, "_environment", lambda _: "card")
         patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-        assert trust.distrusted(BACKENDS, "native", torch.device("cuda")) is None
+        assert self_check.verdict(BACKENDS, "native", torch.device("cuda")) is None
     with pytest.warns(RuntimeWarning, match="superloss"):
         assert dispatch.choose(BACKENDS, None, CPU, F32) is EAGER
 
@@ -135,17 +135,27 @@ def test_modes_of_the_caller_change_no_verdict(outside):
 
 def test_the_cpu_is_not_checked(monkeypatch):
     monkeypatch.undo()
-    assert {"cuda"} == trust.CHECKED
-    monkeypatch.setattr(trust, "_read", lambda: pytest.fail("not on the CPU"))
+    assert {"cuda"} == self_check.CHECKED
+    monkeypatch.setattr(self_check, "_read", lambda: pytest.fail("not on the CPU"))
     assert dispatch.choose(BACKENDS, "native", CPU, F32) is NATIVE
 
 
+def test_a_wrong_step_of_a_loss_is_found(monkeypatch):
+    """Of which all ops may be right, as where a plan has kernels of its own."""
+    right = losses.ProxyAnchorLoss.forward
+    wrong = lambda self, *inputs: right(self, *inputs) * (2 if self.backend == "native" else 1)  # noqa: E731
+    monkeypatch.setattr(losses.ProxyAnchorLoss, "forward", wrong)
+    primitive = next(one for one in self_check.PRIMITIVES.values() if one.name == "anchor_steps")
+    with pytest.raises(RuntimeError, match=r"in ProxyAnchorLoss: its error is 1\.0e\+00"):
+        dispatch.choose(primitive.backends, "native", CPU, F32)
+
+
 @pytest.mark.nightly
-def test_every_room_of_the_native_module_passes(cuda_device):
+def test_every_primitive_of_the_native_module_passes(cuda_device):
     """CUDA's kernels, run by the emulation where there is no card."""
-    for room in trust.ROOMS.values():
-        if "native" in room.table:
-            assert dispatch.choose(room.table, "native", cuda_device, F32) is room.table["native"]
+    for primitive in self_check.PRIMITIVES.values():
+        if "native" in primitive.backends:
+            assert dispatch.choose(primitive.backends, "native", cuda_device, F32) is primitive.backends["native"]
 
 
 def test_a_kernel_that_drops_the_last_column_is_found(cuda_device, monkeypatch):
@@ -163,6 +173,7 @@ def test_a_kernel_that_drops_the_last_column_is_found(cuda_device, monkeypatch):
 
 def test_every_table_of_backends_has_cases():
     assert robust.MemoryBank  # which brings two
-    rooms = {room.name for room in trust.ROOMS.values() if room.cases}
+    assert losses.ProxyAnchorLoss  # which brings whole steps
+    primitives = {primitive.name for primitive in self_check.PRIMITIVES.values() if primitive.cases}
     ours = ["rows", "anchor", "classes", "pairs", "similarity", "vmf", "otsu", "lambert_w", "bank", "class_logits"]
-    assert rooms == set(ours)
+    assert primitives == {*ours, "anchor_steps", "classes_steps", "pairs_steps"}

@@ -1,0 +1,200 @@
+"""The plan of a softmax step on a GPU: a list of launches around the saved terms of the log-sum-exp."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from robustdml_ops.backends import triton_device as device
+from robustdml_ops.backends.dispatch import choose, without_autocast
+from robustdml_ops.backends.triton_launch import Launch
+from robustdml_ops.engine.gpu_plan import (
+    Common,
+    GpuPlan,
+    Piece,
+    Unscaled,
+    add_launch,
+    chunks_of,
+    common_of,
+    finish_launches,
+    gpu_plan_serves,
+    normalize_launch,
+    prepare_launch,
+)
+from robustdml_ops.engine.plan import Plan, Results
+from robustdml_ops.engine.rows.backends import rows_launch
+from robustdml_ops.engine.similarity_chunks import bytes_to_save, product
+from robustdml_ops.engine.validation import is_number
+from robustdml_ops.ops.classes import class_lse
+from robustdml_ops.ops.classes.backends import TritonClasses, epilogue_launch, slices_of
+from robustdml_ops.ops.classes.sweep import LARGEST_LOGIT, largest_sum
+from robustdml_ops.ops.classes.sweep import BACKENDS
+
+
+@dataclass(frozen=True)
+class ClassGpuPlan(GpuPlan):
+    """Settings: scale, target_bias, and whether the sum leaves the label out. P may be given by columns, (D, C)."""
+
+    columns: bool
+    parts: int  # of the sums of all chunks
+    finish_samples: Launch
+
+    def run(self, *tensors: Any) -> Results:
+        """Samples, product and terms of each chunk; losses; both gradients of each chunk. Nothing is waited for."""
+        X, P, labels, _, _, weights = tensors[:6]
+        of, new = self.common, X.new_empty
+        B, C, _ = of.shape
+        with device.current(X), without_autocast(X.device):
+            P = P.detach().t() if self.columns else P.detach()
+            samples, inverse_norm, _, counts = self.prepared(X, labels, weights, biased=False)
+            U, norm, into = self.memory(X, P)
+            S, E = new((of.rows, B), dtype=of.compute), new((C, B), dtype=of.operand)
+            partials, target = new((self.parts, 2, B), dtype=of.compute), torch.empty_like(inverse_norm)
+            transposed, chunks = samples.t(), []
+            for piece in self.pieces:
+                V, norms = self.chunk_of(piece, P, U, norm)
+                whole = len(V) == C
+                s, e = (S, E) if whole else (S[: len(V)], E[piece.first : piece.last])
+                product(V, transposed, s)
+                piece.epilogue(s, norms if of.as_they_are else None, labels, target, partials, e)
+                chunks.append((piece, e, V))
+            factor, weighted = torch.empty_like(inverse_norm), torch.empty_like(samples)
+            losses = new(self.finish_samples.grid[0], dtype=torch.float64)
+            rows = P if of.as_they_are else None
+            self.finish_samples(
+                partials, target, labels, weights, counts, X, inverse_norm, rows, E, factor, weighted, losses
+            )
+            left = None
+            for piece, e, V in chunks:
+                if U is not None and len(chunks) > 1:
+                    V, norm = self.chunk_of(piece, P, U, norm)  # those of the last chunk are there
+                left = self.gradients_of(piece, (e, weighted), V, norm, into)
+            loss = self.loss(losses)
+        dX, _, dP = into
+        of_X = None if dX is None else Unscaled(dX, samples, factor)
+        return loss, [of_X, left if dP is None else dP]  # type: ignore[list-item]  # scale() makes tensors of them
+
+    def scale(self, gradients: list[Any], upstream: Tensor) -> list[Tensor | None]:
+        """As of all plans; the gradient of the proxies in the layout of the parameter."""
+        of_X, of_P = super().scale(gradients, upstream)
+        return [of_X, of_P.t() if self.columns and of_P is not None else of_P]
+
+    def general(self, *tensors: Any) -> Tensor:
+        """The loss by the op that is differentiable twice."""
+        X, P, labels, _, _, weights = tensors[:6]
+        scale, target_bias, exclude = self.settings
+        settings = {"scale": scale, "target_bias": target_bias, "exclude_target": exclude, "backend": "triton"}
+        with torch.autocast(X.device.type, enabled=self.common.autocast):
+            lse, target = class_lse(X, P.t() if self.columns else P, labels, **settings)
+        losses = lse - target
+        if exclude:
+            losses = losses.masked_fill(lse == -torch.inf, 0)
+        if weights is None:
+            return losses.sum() / len(losses)
+        weights = weights.to(losses.dtype)
+        mean: Tensor = (weights * losses).sum() / (weights > 0).sum().clamp(min=1)
+        return mean
+
+
+def class_gpu_plan(
+    X: Any,
+    P: Any,
+    labels: Any,
+    weights: Any,
+    backend: str | None,
+    *,
+    columns: bool,
+    scale: Any,
+    target_bias: Any = 0.0,
+    exclude_target: bool = False,
+) -> Plan | None:
+    """The plan of these tensors, P (C, D) or by ``columns`` (D, C); None where the launches do not serve them."""
+    if P.dim() != 2:
+        return None
+    wanted = (X.requires_grad, P.requires_grad)
+    if columns:
+        P = P.t()
+    if not is_number(scale) or not is_number(target_bias) or not gpu_plan_serves(X, P, labels, weights):
+        return None
+    common = common_of(X, P)
+    terms = common.shape[0] * common.shape[1] * common.operand.itemsize
+    if common.compute != torch.float32 or abs(scale) > LARGEST_LOGIT or terms > bytes_to_save(X.device):
+        return None
+    if not isinstance(choose(BACKENDS, backend, X.device, common.compute), TritonClasses):
+        return None
+    prepare = prepare_launch(common, X, False, 0.0)
+    finish_X, finish_P, of_chunks = finish_launches(common, X, P)
+    pieces, parts = [], 0
+    for first, last in chunks_of(common):
+        n = last - first
+        epilogue = _epilogue(common, X, float(scale), (first, n, parts))
+        pieces.append(Piece(first, last, normalize_launch(common, P, n), epilogue, of_chunks[n]))
+        parts += epilogue.grid[1]
+    settings = (float(scale), float(target_bias), exclude_target)
+    finish_samples = _finish_samples(common, X, P, settings, (parts, prepare.grid[0]))
+    return ClassGpuPlan(
+        wanted=wanted,
+        common=common,
+        settings=settings,
+        prepare=prepare,
+        pieces=tuple(pieces),
+        finish=(finish_X, finish_P),
+        add=add_launch(finish_samples.grid[0]),
+        columns=columns,
+        parts=parts,
+        finish_samples=finish_samples,
+    )
+
+
+def _epilogue(common: Common, X: Tensor, scale: float, place: tuple[int, int, int]) -> Launch:
+    """The terms of a chunk and their sums; ``place``: its first class, its classes, and the parts before it."""
+    from robustdml_ops.ops.classes.kernels import class_lse as kernel
+
+    B, (first, c, parts_before) = common.shape[0], place
+    tile = epilogue_launch(B, common.compute, device.tile_of("class_lse", X))
+    parts, per_part = slices_of(c, int(tile["BLOCK_C"]), 64)
+    fixed = {
+        **{"bias": None, "drop_above": None, "c": c, "H": 1, "B": B, "K": 1, "first": first, "scale": None},
+        **{
+            "per_part": per_part,
+            "first_part": parts_before,
+            "scale_stride": 0,
+            "gamma": 1.0,
+            "scale_number": scale,
+            "POOLING": "none",
+        },
+        **tile,
+    }
+    tensors = ("S", "inverse_norm", "labels", "target", "partials", "E")
+    return Launch(kernel, (-(-B // int(tile["BLOCK_B"])), parts), tensors, fixed)
+
+
+def _finish_samples(
+    common: Common, X: Tensor, P: Tensor, settings: tuple[float, float, bool], parts: tuple[int, int]
+) -> Launch:
+    """Losses and labels' terms; ``parts``: of the sums, and of the number of samples."""
+    from robustdml_ops.ops.classes.step_kernel import finish_samples as kernel
+
+    B, C, D = common.shape
+    (scale, target_bias, exclude), tile = settings, rows_launch(D, device.tile_of("rows", X))
+    strides = dict(
+        zip(("row_stride", "column_stride", "X_row_stride", "X_column_stride"), (*P.stride(), *X.stride()), strict=True)
+    )
+    fixed = {
+        **{
+            "B": B,
+            "D": D,
+            "classes": C,
+            "parts": parts[0],
+            "count_parts": parts[1],
+            "scale": scale,
+            "target_bias": target_bias,
+        },
+        **{"most": largest_sum(C), "EXCLUDE": exclude, "BLOCK_P": device.block_of(parts[0], 64)},
+        **strides,
+        **tile,
+    }
+    tensors = ["partials", "target", "labels", "weights", "counts", "X", "inverse_norm", "P", "E", "factor"]
+    tensors += ["weighted", "losses"]
+    return Launch(kernel, device.grid_of(B, tile["BLOCK_R"]), tensors, fixed)

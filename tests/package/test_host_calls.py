@@ -1,0 +1,94 @@
+"""What a plain step on the CPU costs the host: counts, never times. Where a figure falls, lower it here."""
+
+import re
+
+import pytest
+import torch
+
+from bench import host
+from bench.counts import counted
+from bench.families import FAMILIES, PLAIN
+from tests.subprocesses import ROOT
+
+pytestmark = [
+    pytest.mark.usefixtures("as_in_training"),
+    pytest.mark.skipif(torch.__version__ < "2.10", reason="PyTorch's own functions are counted, of newer versions"),
+]
+# At most: Python functions; functions of PyTorch that Python calls by name; operations of PyTorch's dispatcher.
+CALLS = {
+    "proxy-anchor": (50, 27, 7),
+    "normalized-softmax": (313, 179, 54),
+    "cosface": (315, 178, 56),
+    "arcface": (335, 202, 95),
+    "proxy-nca": (314, 173, 51),
+    "soft-triple": (296, 176, 58),
+    "multi-similarity": (240, 100, 29),
+    "euclidean-contrastive": (252, 107, 38),
+    "supcon": (262, 121, 51),
+    "nt-xent": (259, 119, 54),
+    "info-nce": (284, 182, 95),
+}
+# At most: files of the library that are entered.
+FILES = {
+    "proxy-anchor": 7,
+    "normalized-softmax": 20,
+    "cosface": 21,
+    "arcface": 21,
+    "proxy-nca": 20,
+    "soft-triple": 20,
+    "multi-similarity": 18,
+    "euclidean-contrastive": 20,
+    "supcon": 19,
+    "nt-xent": 20,
+    "info-nce": 17,
+}
+
+
+@pytest.fixture
+def step(native):
+    """Counts of a step of a family, after those that make what later ones keep."""
+
+    def run(kind):
+        made = host.workload_of(kind, host.CPU).contender(f"robustdml/{kind}")
+        for _ in range(host.WARM):
+            made()
+        return counted(made)
+
+    return run
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_calls_of_a_plain_step(step, kind):
+    found = step(kind)
+    calls = (found.functions, found.builtins, found.ops)
+    assert all(0 < one <= most for one, most in zip(calls, CALLS[kind], strict=True)), calls
+    assert 0 < len(found.files) <= FILES[kind], sorted(found.files)
+
+
+def test_the_page_lists_the_files_of_a_step(step):
+    """The table of docs/design.md has the files that the trace of a step has, and files of csrc that there are."""
+    page = (ROOT / "docs" / "design.md").read_text()
+    rows = page.partition("A step of `ProxyAnchorLoss` on the CPU, file by file:\n\n")[2].partition("\n\n")[0]
+    listed = re.findall(r"`([\w./]+)`", " ".join(row.split("|")[1] for row in rows.splitlines()[2:]))
+    native = [name for name in listed if name.startswith("csrc/")]
+    assert native and [name for name in native if not (ROOT / name).exists()] == []
+    assert sorted(set(listed) - set(native)) == sorted(step("proxy-anchor").files)
+
+
+def test_the_way_to_a_gpu_is_counted_without_one(monkeypatch):
+    """Launches of one chunk and of each further one; nothing of it stays behind."""
+    pytest.importorskip("triton", minversion="3.6", reason="Triton is not installed")
+    for name, value in {"RIVALS": ("pml", "torch"), "TURNS": 1, "EACH": 2}.items():
+        monkeypatch.setattr(host, name, value)
+    kinds = ["proxy-anchor", "arcface", "supcon"]
+    rows = host.measured(kinds)["rows"]
+    ours = {row["family"]: row for row in rows if row["path"] == "gpu" and row["who"] in ("robustdml", host.PROTOTYPE)}
+    assert set(ours) == {host.THIN, *kinds}
+    for kind in kinds:
+        assert ours[kind]["launches"] > 0 and ours[kind]["chunk_launches"] >= 1, ours[kind]
+    assert {row["launches"] for row in rows if row["path"] == "cpu"} == {0}
+    assert host.table(rows).count("\n") == len(rows) + 1
+
+
+def test_every_family_has_its_figures():
+    assert set(CALLS) == set(FILES) == set(PLAIN) <= set(FAMILIES)
