@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "classes/cpu.h"
+#include "classes/cpu_step.h"
 #include "classes/cpu_sweep.h"
 #include "classes/cpu_terms.h"
 #include "common/keywords.h"
@@ -36,6 +37,9 @@ void bind_classes_of(py::module_& m, const std::string& suffix) {
     define_epilogue(m, "class_sweep_backward_" + suffix, cpu::class_sweep_backward<T>);
     define_epilogue(m, "class_terms_" + suffix, cpu::class_terms<T>);
     define_epilogue(m, "class_terms_backward_" + suffix, cpu::class_terms_backward<T>);
+    define_struct<cpu::ClassStep<T>>(m, "ClassStep_" + suffix);
+    define(m, "class_step_" + suffix, cpu::class_step<T>, "step", "X", "P", "labels", "weights", "E", "dX",
+           "dP", "loss");
 #if defined(ROBUSTDML_CUDA)
     define_epilogue(m, "class_lse_cuda_" + suffix, cuda::class_lse<T>, "stream");
     define_epilogue(m, "class_lse_backward_cuda_" + suffix, cuda::class_lse_backward<T>, "parts", "stream");

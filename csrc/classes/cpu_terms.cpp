@@ -175,11 +175,12 @@ struct Pass {
     const LabelSets& labels;
     const ClassTerms<T>& terms;
     const Sweep<T>& sweep;
-    std::int64_t room;               // of a lane for pooling
-    std::vector<T> weights;          // (lanes, room)
+    std::int64_t room;       // of a lane for pooling
+    std::vector<T> weights;  // (lanes, room)
     std::atomic<bool> out_of_reach{false};
 
-    Pass(const ClassChunk<T>& whole, const LabelSets& labels, const ClassTerms<T>& terms, const Sweep<T>& sweep)
+    Pass(const ClassChunk<T>& whole, const LabelSets& labels, const ClassTerms<T>& terms,
+         const Sweep<T>& sweep)
         : whole(whole),
           labels(labels),
           terms(terms),
@@ -257,8 +258,7 @@ bool class_terms(const ClassChunk<T>& whole, const LabelSets& labels, const Clas
                 add_row(terms.label_slopes[entry * H + h], rows.V.row(row), rows.V.column_stride,
                         terms.label_rows + entry * D, 1, D);
             });
-        if (terms.inverse_norm)
-            std::copy_n(own.inverse_norm.get(), count, terms.inverse_norm + first);
+        if (terms.inverse_norm) std::copy_n(own.inverse_norm.get(), count, terms.inverse_norm + first);
         if (pass.is_kept(first, count) && !pass.in_place(first, count))
             std::copy_n(own.S, count * B, terms.E + first * B);
     });
@@ -312,18 +312,19 @@ bool class_terms_backward(const ClassChunk<T>& whole, const LabelSets& labels, c
         }
         gradients(of_rows, of_weighted, own, rows, first, count, static_cast<T*>(nullptr), false,
                   [&](const Rows<T>& dV) {
-                      pass.for_labels(first, count, [&](std::int64_t entry, std::int64_t h, std::int64_t row) {
-                          const T slope = factors.dlogit[entry] * terms.label_slopes[entry * H + h];
-                          add_row(slope, sweep.X + entry / K * D, 1, dV.row(row), dV.column_stride, D);
-                      });
+                      pass.for_labels(
+                          first, count, [&](std::int64_t entry, std::int64_t h, std::int64_t row) {
+                              const T slope = factors.dlogit[entry] * terms.label_slopes[entry * H + h];
+                              add_row(slope, sweep.X + entry / K * D, 1, dV.row(row), dV.column_stride, D);
+                          });
                   });
     });
     return pass.out_of_reach;
 }
 
-#define ROBUSTDML_STAMP(T)                                                                           \
-    template bool class_terms<T>(const ClassChunk<T>&, const LabelSets&, const ClassTerms<T>&,       \
-                                 const ClassTermSums<T>&, const Sweep<T>&);                          \
+#define ROBUSTDML_STAMP(T)                                                                              \
+    template bool class_terms<T>(const ClassChunk<T>&, const LabelSets&, const ClassTerms<T>&,          \
+                                 const ClassTermSums<T>&, const Sweep<T>&);                             \
     template bool class_terms_backward<T>(const ClassChunk<T>&, const LabelSets&, const ClassTerms<T>&, \
                                           const ClassTermFactors<T>&, const Sweep<T>&);
 ROBUSTDML_STAMP(float)

@@ -4,9 +4,9 @@
 //   Z[x] = sum over k of exp(logit[k, x] - kTermShift)              without the labels of x
 //   G[x] = sum over k of E[k, x] p[k]
 //
-// The first pass makes all of them, chunk by chunk: of a sample the factor f[x] = dL/dlse exp(kTermShift - lse)
-// is missing, and comes after the sum. The second pass makes the gradient of the rows, E (f X), from the E
-// that were kept, and from those of the other chunks made again, with the same bits. Labels are few: their
+// The first pass makes all of them, chunk by chunk: of a sample the factor f[x] = dL/dlse exp(kTermShift -
+// lse) is missing, and comes after the sum. The second pass makes the gradient of the rows, E (f X), from the
+// E that were kept, and from those of the other chunks made again, with the same bits. Labels are few: their
 // elements are added to both gradients by themselves.
 #pragma once
 
@@ -22,11 +22,11 @@ constexpr double kTermShift = 12;
 // What the first pass leaves for the second.
 template <class T>
 struct ClassTerms {
-    T* E;                // (kept, B) out: of the first rows; or null
-    std::int64_t kept;   // rows that E has room for; chunks behind them are made again
-    T* inverse_norm;     // (rows,) out: 1 / |p|; or null: no second pass comes
-    T* label_slopes;     // (B K, H) out: dlogit/ds of the labels; or null, likewise
-    T* label_rows;       // (B K, D) out: dlogit/dx of the labels; or null: dL/dx is not wanted
+    T* E;               // (kept, B) out: of the first rows; or null
+    std::int64_t kept;  // rows that E has room for; chunks behind them are made again
+    T* inverse_norm;    // (rows,) out: 1 / |p|; or null: no second pass comes
+    T* label_slopes;    // (B K, H) out: dlogit/ds of the labels; or null, likewise
+    T* label_rows;      // (B K, D) out: dlogit/dx of the labels; or null: dL/dx is not wanted
 
     static constexpr auto fields() {
         return std::tuple{

@@ -37,7 +37,7 @@ def chunk_rows(classes: int, per_class: int, device: torch.device, on_the_way: i
 
 
 def bytes_to_save(device: torch.device) -> int:
-    """Bytes that forward may save for backward: a share of the memory of a GPU or of the machine, and a user's limit."""
+    """Bytes that forward may save for backward: a share of the memory of the GPU or machine, or the user's limit."""
     share = memory(device) // card(device).saved_share if device.type in ("cpu", "cuda") else 0
     return share if _most_saved is None else min(share, _most_saved)
 
@@ -45,8 +45,8 @@ def bytes_to_save(device: torch.device) -> int:
 def limit_saved_bytes(most: int | None) -> None:
     """Limit what forward saves for backward, in bytes.
 
-    Softmax losses over classes save their terms, batch × classes, as far as they fit into 1/32 of the memory of the GPU,
-    or of the machine; what does not fit is computed again in backward. On a CPU the results have the same bits.
+    Softmax losses over classes save their terms, batch × classes, as far as they fit into 1/32 of the memory of the
+    GPU or of the machine. The others are computed again in backward. On a CPU the results have the same bits.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def cache_rows(per_class: int, device: torch.device) -> int:
 
 
 def memory(device: torch.device) -> int:
-    """Bytes of a GPU, or of the part of it that is lent; PyTorch keeps the number, so nothing waits. Or of the machine."""
+    """Bytes of the machine, or of a GPU or the part of it that is lent; PyTorch keeps the number, so nothing waits."""
     if device.type == "cpu":
         return machine_memory()
     return int(torch.cuda.get_device_properties(device).total_memory)

@@ -5,7 +5,9 @@ import math
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.validation import is_number
 from robustdml_ops.losses.families.margins import MarginSoftmaxLoss
+from robustdml_ops.ops.classes.plan import ClassFormula
 
 
 class ArcFaceLoss(MarginSoftmaxLoss):
@@ -40,6 +42,12 @@ class ArcFaceLoss(MarginSoftmaxLoss):
     """
 
     margin_unit = math.radians(1)
+
+    def _formula(self) -> ClassFormula | None:
+        if self.collect_stats or not is_number(self.margin) or not 0 <= self.margin <= math.pi:
+            return None
+        pooling = "none" if self.centers is None else "max"
+        return ClassFormula(self.scale, angle=self.margin, pooling=pooling)
 
     def _moved(self, cosines: Tensor, margins: Tensor) -> Tensor:
         return angular_margin(cosines, margins)

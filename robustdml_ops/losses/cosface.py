@@ -1,13 +1,12 @@
 """CosFace, Wang et al. 2018: a margin on the label's cosine."""
 
-from typing import Any
-
 from torch import Tensor
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.validation import is_number
 from robustdml_ops.losses.families.margins import Margin, MarginSoftmaxLoss
 from robustdml_ops.losses.inputs import SoftmaxOptions
+from robustdml_ops.ops.classes.plan import ClassFormula
 
 
 class CosFaceLoss(MarginSoftmaxLoss):
@@ -46,7 +45,7 @@ class CosFaceLoss(MarginSoftmaxLoss):
     def _moved(self, cosines: Tensor, margins: Tensor) -> Tensor:
         return cosines - margins
 
-    def _plan_settings(self) -> dict[str, Any] | None:
+    def _formula(self) -> ClassFormula | None:
         if self.collect_stats or not is_number(self.margin):
             return None
-        return {"scale": self.scale, "target_bias": -self.scale * self.margin}
+        return ClassFormula(self.scale, target_bias=-self.scale * self.margin)

@@ -10,6 +10,7 @@ from robustdml_ops.losses.families.classes import ClassFamilyLoss
 from robustdml_ops.losses.inputs import SoftmaxOptions
 from robustdml_ops.losses.peer.package import peer_distances
 from robustdml_ops.ops import similarity
+from robustdml_ops.ops.classes.plan import ClassFormula
 
 
 class NormalizedSoftmaxLoss(ClassFamilyLoss):
@@ -59,8 +60,8 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
         cosines = similarity(embeddings, self.W.t())
         return (cosines if self._form() == "cosine" else 2 * cosines - 2) / self.temperature
 
-    def _plan_settings(self) -> dict[str, Any]:
-        return self._logit_settings()
+    def _formula(self) -> ClassFormula:
+        return ClassFormula(**self._logit_settings())
 
     def _logit_settings(self) -> dict[str, Any]:
         # −d = 2s − 2, and the constant leaves with the difference of the two.

@@ -10,6 +10,7 @@ from robustdml_ops.engine.validation import check_positive
 from robustdml_ops.losses.families.classes import ClassFamilyLoss
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions
 from robustdml_ops.ops import ClassLSE, similarity
+from robustdml_ops.ops.classes.plan import ClassFormula
 
 
 class ProxyNCALoss(ClassFamilyLoss):
@@ -81,8 +82,8 @@ class ProxyNCALoss(ClassFamilyLoss):
         # Of a sample that is left without a negative.
         return losses.masked_fill(sums.lse == -torch.inf, 0)
 
-    def _plan_settings(self) -> dict[str, Any]:
-        return self._logit_settings()
+    def _formula(self) -> ClassFormula:
+        return ClassFormula(**self._logit_settings())
 
     def _logit_settings(self) -> dict[str, Any]:
         # −t·d = 2t·s − 2t, and the constant leaves with the difference of the two.

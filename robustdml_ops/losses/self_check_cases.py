@@ -19,7 +19,7 @@ from robustdml_ops.losses.proxy_anchor import ProxyAnchorLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.losses.supcon import SupConLoss
 from robustdml_ops.ops.anchor.sweep import BACKENDS as ANCHOR
-from robustdml_ops.ops.classes.sweep import BACKENDS as CLASSES
+from robustdml_ops.ops.classes.backends import BACKENDS as CLASSES
 from robustdml_ops.ops.pairs.sweep import BACKENDS as PAIRS
 from robustdml_ops.ops.self_check_cases import Inputs, Op, Ops, register_cases
 

@@ -15,6 +15,7 @@ from robustdml_ops.losses.families.classes import CentersLoss
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions
 from robustdml_ops.losses.peer.package import SubLosses, named
 from robustdml_ops.ops import similarity
+from robustdml_ops.ops.classes.plan import ClassFormula
 
 
 class SoftTripleLoss(CentersLoss):
@@ -109,6 +110,9 @@ class SoftTripleLoss(CentersLoss):
             spread = {"losses": self.regularizer(), "indices": None, "reduction_type": "already_reduced"}
             sub_losses["center_reg_loss"] = spread
         return super()._regularized(sub_losses)
+
+    def _formula(self) -> ClassFormula | None:
+        return None if self.regularizer_weight else ClassFormula(**self._logit_settings())
 
     def _logit_settings(self) -> dict[str, Any]:
         of_label = -self.la * self.margin

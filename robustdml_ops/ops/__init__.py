@@ -2,6 +2,7 @@
 
 import robustdml_ops.ops.self_check_cases  # noqa: F401, which registers them
 from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, LabelSets
+from robustdml_ops.engine.similarity_chunks import limit_saved_bytes
 from robustdml_ops.engine.validation import NotFiniteError
 from robustdml_ops.ops.anchor import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse
 from robustdml_ops.ops.anchor.backends import ConfidenceSets
@@ -37,6 +38,7 @@ __all__ = [
     "confidence",
     "fit_vmf",
     "lambertw",
+    "limit_saved_bytes",
     "log_bessel_i",
     "nearest",
     "otsu_confidence",

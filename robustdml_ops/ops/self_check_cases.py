@@ -172,7 +172,7 @@ _LAMBERT_W: Ops = {
 _ALL_PAIRS = _PAIRS | _PAIRS_OF_A_BANK
 register_cases("rows", ROWS, *[{"rows": _rows}] * 3)
 register_cases("anchor", anchor.sweep.BACKENDS, *[_ANCHORS] * 3)
-register_cases("classes", classes.sweep.BACKENDS, *[_CLASSES] * 3)
+register_cases("classes", classes.backends.BACKENDS, *[_CLASSES] * 3)
 register_cases("pairs", PAIRS, _ALL_PAIRS, _ALL_PAIRS, _PAIRS_OF_A_BANK)
 register_cases("similarity", SIMILARITY, *[_SIMILARITY] * 3)
 register_cases("vmf", vmf.backends.BACKENDS, _VMF, {}, {})

@@ -6,8 +6,8 @@ import torch
 
 from robustdml_ops.backends.dispatch import operand_dtype
 from robustdml_ops.engine.labels import ELSEWHERE, LabelSets
-from robustdml_ops.ops.classes.sweep import ClassProblem
-from robustdml_ops.ops.classes.sweep import class_sweep, class_sweep_backward
+from robustdml_ops.ops.classes.backends import BACKENDS
+from robustdml_ops.ops.classes.sweep import ClassProblem, Request, class_sweep, class_sweep_backward
 
 EAGER = BACKENDS["eager"]
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -53,13 +53,13 @@ class Case:
         labels, operand = LabelSets.of(self.labels.to(device), self.labels.dim() == 2), operand_dtype(dtype, X)
         given = {"scale": to(self.scale), "bias": to(self.bias), "drop_above": to(self.drop), **self.settings}
         problem = ClassProblem(labels=labels, **given)
-        E = X.new_empty((self.C, self.B), dtype=operand) if saves else None
-        results = class_sweep(X, P, problem, backend, operand, differentiable=not fused, E=E)
+        request = Request((not fused, not fused), graded=not fused, bounded=saves)
+        *results, saved = class_sweep(X, P, problem, backend, operand, request)
         if fused:
             return dict(zip(("lse", "target"), results, strict=True))
         upstream = tuple(map(to, self.upstream))
         given = (problem, results, upstream, backend, operand, (True, True))
-        gradients = class_sweep_backward(X, P, *given, E=E)
+        gradients = class_sweep_backward(X, P, *given, saved=saved)
         return dict(zip(("lse", "target", "dX", "dP"), (*results, *gradients), strict=True))
 
     def check(self, backend, device=HERE, dtype=torch.float32, operand=None, fused=False, saves=False):

@@ -6,9 +6,8 @@ import torch
 from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, LabelSets
 from robustdml_ops.ops import class_lse
 from robustdml_ops.ops.classes import backends as triton_classes
-from robustdml_ops.ops.classes.backends import slices_of
+from robustdml_ops.ops.classes.backends import BACKENDS, slices_of
 from robustdml_ops.ops.classes.sweep import ClassProblem
-from robustdml_ops.ops.classes.backends import BACKENDS
 from tests.classes.cases import EAGER, EDGES, POOLINGS, Case
 from tests.nightly import nightly_but
 from tests.triton_here import DEVICE, MARKS, ON_GPU

@@ -8,7 +8,7 @@ import torch
 
 from python_ref import class_log_sum_exp, cosine_similarity
 from robustdml_ops.ops import ELSEWHERE, class_lse
-from robustdml_ops.ops.classes import autograd, saved_terms
+from robustdml_ops.ops.classes import sweep
 from tests.classes.test_class_lse import WANTS, Case
 from tests.classes.test_class_lse import assert_close as assert_within
 
@@ -16,14 +16,14 @@ from tests.classes.test_class_lse import assert_close as assert_within
 @pytest.fixture
 def completed(monkeypatch):
     """Shapes of the terms from which a backward took its gradients."""
-    shapes, complete = [], saved_terms.complete
+    shapes, complete = [], sweep.complete
 
     def spy(similarities, E, *rest):
         shapes.append(tuple(E.shape))
         return complete(similarities, E, *rest)
 
-    monkeypatch.setattr(saved_terms, "bytes_to_save", lambda device: math.inf)
-    monkeypatch.setattr(saved_terms, "complete", spy)
+    monkeypatch.setattr(sweep, "bytes_to_save", lambda device: math.inf)
+    monkeypatch.setattr(sweep, "complete", spy)
     return shapes
 
 
@@ -133,5 +133,5 @@ def test_no_terms_without_a_bound(options, completed):
 
 
 def test_no_terms_without_a_gradient(monkeypatch):
-    monkeypatch.setattr(autograd, "terms_buffer", lambda *_: pytest.fail("room was made"))
-    class_lse(torch.randn(4, 3), torch.randn(5, 3), torch.arange(4), scale=8.0)
+    monkeypatch.setattr(sweep, "terms_buffer", lambda *_: pytest.fail("room was made"))
+    class_lse(torch.randn(4, 3), torch.randn(5, 3), torch.arange(4), scale=8.0, backend="eager")

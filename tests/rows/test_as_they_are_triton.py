@@ -18,8 +18,7 @@ from robustdml_ops.ops.anchor.sweep import BACKENDS as ANCHORS
 from robustdml_ops.ops.anchor.sweep import anchor_sweep
 from robustdml_ops.ops.classes import gpu_plan as class_gpu_plan
 from robustdml_ops.ops.classes.backends import BACKENDS as CLASSES
-from robustdml_ops.ops.classes.sweep import ClassProblem
-from robustdml_ops.ops.classes.sweep import class_sweep, class_sweep_backward
+from robustdml_ops.ops.classes.sweep import ClassProblem, Request, class_sweep, class_sweep_backward
 from tests.triton_here import DEVICE, MARKS
 
 pytestmark = [
@@ -84,10 +83,10 @@ def classes(pooling, X, P, labels, backend, compute, operand, update=None, saves
     settings = {"target_bias": 0.3, "exclude_target": False, "centers": H, "pooling": pooling, "gamma": 0.2}
     scale, bias = (8 * draw(n // H), draw(n // H)) if not saves else (X.new_full((), 8.0, dtype=compute), None)
     problem = ClassProblem(LabelSets.of(labels % (n // H)), scale, bias, normalize=True, **settings)
-    E = X.new_empty((n, len(X)), dtype=operand) if saves and compute == F32 else None
-    results = class_sweep(X, P, problem, CLASSES[backend], operand, True, rows, E)
+    request = Request((True, True), graded=True, bounded=saves and compute == F32)
+    *results, saved = class_sweep(X, P, problem, CLASSES[backend], operand, request, rows)
     upstream = draw(len(X)), draw(len(X))
-    given = (problem, results, upstream, CLASSES[backend], operand, (True, True), update, E)
+    given = (problem, results, upstream, CLASSES[backend], operand, (True, True), update, saved)
     return [value for value in (*results, *class_sweep_backward(X, P, *given)) if value is not None]
 
 
@@ -208,9 +207,9 @@ def test_fused_forward_of_classes(pooling, H, scale):
     labels, settings = LabelSets.of(labels % (C // H)), {"gamma": 0.2, "normalize": True}
     settings |= {"target_bias": 0.0, "exclude_target": False, "centers": H, "pooling": pooling}
     problem = ClassProblem(labels, torch.full((), 8.0, device=DEVICE), None, **settings)
-    ours = class_sweep(X, P, problem, CLASSES["triton"], BF16, False)
+    ours = class_sweep(X, P, problem, CLASSES["triton"], BF16, Request())[:2]
     problem = ClassProblem(labels, torch.full((), 8.0, device=DEVICE).double(), None, **settings)
-    exact = class_sweep(X.double(), P.double(), problem, CLASSES["eager"], F64, False)
+    exact = class_sweep(X.double(), P.double(), problem, CLASSES["eager"], F64, Request())[:2]
     assert max(errors(ours, [value.cpu() for value in exact])) < 0.02
 
 

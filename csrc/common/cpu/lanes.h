@@ -314,8 +314,8 @@ void in_lanes(std::int64_t count, int lanes, SetThreads set_threads, Run run) {
     if (error) std::rethrow_exception(error);
 }
 
-// take(lane's memory, lane, block, first row, rows, dX, whether dX has no values yet) for all chunks, in which
-// lanes are free to use any thread; dX is null where `sweep` has none.
+// take(lane's memory, lane, block, first row, rows, dX, whether dX has no values yet) for all chunks, in
+// which lanes are free to use any thread; dX is null where `sweep` has none.
 template <class T, class Take>
 void take_chunks(const Sweep<T>& sweep, Take take) {
     const std::int64_t blocks = sweep.blocks(), chunks = sweep.chunks();

@@ -1,7 +1,9 @@
 """Softmax losses over classes: a sample's log-sum-exp of all logits, less the logit of its own class, or classes."""
 
+import copy
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -10,12 +12,16 @@ from typing_extensions import Unpack
 
 from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.plan import Plan
+from robustdml_ops.engine.similarity_chunks import bytes_to_save
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions, reduce_samples
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops import ABSENT, ClassLSE, class_lse
 from robustdml_ops.ops.classes.gpu_plan import class_gpu_plan
+from robustdml_ops.ops.classes.plan import ClassFormula, class_plan
+
+CPU = torch.device("cpu")
 
 
 class ClassFamilyLoss(ClassMatrixLoss):
@@ -29,15 +35,25 @@ class ClassFamilyLoss(ClassMatrixLoss):
         self.negative_correction = options.pop("negative_correction", True)
         super().__init__(num_classes, embedding_size, **options)
 
+    def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:
+        tensors, settings = super()._signature(inputs)
+        return tensors, (*settings, bytes_to_save(CPU))
+
     def _plan(self, tensors: Sequence[Any]) -> Plan | None:
         embeddings, matrix, labels, _, _, weights, margins, _ = tensors
-        settings = self._plan_settings()
-        if settings is None or margins is not None or not self._is_plain(tensors):
+        formula = self._formula()
+        if formula is None or margins is not None or not self._is_plain(tensors):
             return None
-        return class_gpu_plan(embeddings, matrix, labels, weights, self.backend, columns=self.columns, **settings)
+        kept = copy.copy(self)
+        kept.__dict__["_plans"] = None
+        given = (formula, embeddings, matrix, labels, weights)
+        general: Any = partial(_of_tensors, kept)
+        centers, columns, backend = self.centers or 1, self.columns, self.backend
+        plan = class_plan(*given, columns=columns, centers=centers, backend=backend, general=general)
+        return plan or class_gpu_plan(*given, columns=columns, backend=backend)
 
-    def _plan_settings(self) -> dict[str, Any] | None:
-        """Settings of a planned step, where the loss of a sample is log-sum-exp − logit of its class; else None."""
+    def _formula(self) -> ClassFormula | None:
+        """The loss of a sample as a planned step has it; None where it is another."""
         return None
 
     def _evaluate(self, inputs: LossInputs) -> Tensor:
@@ -129,3 +145,10 @@ class CentersLoss(ClassFamilyLoss):
         if saved is not None and saved.dim() == 3 and self._class_parameter().dim() == 2:
             state_dict = {**state_dict, prefix + self.matrix_name: saved.flatten(0, 1).t()}
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def _of_tensors(loss: ClassFamilyLoss, *tensors: Any) -> Tensor:
+    """The loss of the tensors of a plan, the class matrix among them, by the general way."""
+    embeddings, matrix, labels, _, _, weights, *_ = tensors
+    loss.__dict__["_parameters"] = {loss.matrix_name: matrix}
+    return loss._loss(LossInputs(embeddings, labels, sample_weights=weights))

@@ -27,9 +27,9 @@ from robustdml_ops.engine.rows.backends import rows_launch
 from robustdml_ops.engine.similarity_chunks import bytes_to_save, product
 from robustdml_ops.engine.validation import is_number
 from robustdml_ops.ops.classes import class_lse
-from robustdml_ops.ops.classes.backends import TritonClasses, epilogue_launch, slices_of
+from robustdml_ops.ops.classes.backends import BACKENDS, TritonClasses, epilogue_launch, slices_of
+from robustdml_ops.ops.classes.plan import ClassFormula
 from robustdml_ops.ops.classes.sweep import LARGEST_LOGIT, largest_sum
-from robustdml_ops.ops.classes.sweep import BACKENDS
 
 
 @dataclass(frozen=True)
@@ -98,18 +98,12 @@ class ClassGpuPlan(GpuPlan):
 
 
 def class_gpu_plan(
-    X: Any,
-    P: Any,
-    labels: Any,
-    weights: Any,
-    backend: str | None,
-    *,
-    columns: bool,
-    scale: Any,
-    target_bias: Any = 0.0,
-    exclude_target: bool = False,
+    formula: ClassFormula, X: Any, P: Any, labels: Any, weights: Any, *, columns: bool, backend: str | None
 ) -> Plan | None:
     """The plan of these tensors, P (C, D) or by ``columns`` (D, C); None where the launches do not serve them."""
+    scale, target_bias = formula.scale, formula.target_bias
+    if formula.angle or formula.pooling != "none":
+        return None
     if P.dim() != 2:
         return None
     wanted = (X.requires_grad, P.requires_grad)
@@ -131,7 +125,7 @@ def class_gpu_plan(
         epilogue = _epilogue(common, X, float(scale), (first, n, parts))
         pieces.append(Piece(first, last, normalize_launch(common, P, n), epilogue, of_chunks[n]))
         parts += epilogue.grid[1]
-    settings = (float(scale), float(target_bias), exclude_target)
+    settings = (float(scale), float(target_bias), formula.exclude_target)
     finish_samples = _finish_samples(common, X, P, settings, (parts, prepare.grid[0]))
     return ClassGpuPlan(
         wanted=wanted,

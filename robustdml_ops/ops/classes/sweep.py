@@ -1,4 +1,4 @@
-"""The class log-sum-exp: its logits, sums and saved terms, the interface of a backend, and both sweeps over the classes.
+"""The class log-sum-exp: logits, sums and saved terms, the interface of a backend, and both sweeps over the classes.
 
 Where logits are within ±64, forward saves terms without a shift, as far as they fit, and backward has no product S:
 
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.dispatch import compute_dtype, product_dtype, without_autocast
+from robustdml_ops.backends.dispatch import without_autocast
 from robustdml_ops.engine.labels import ELSEWHERE, LabelSets
 from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.rows.backends import RowsBackend, rows_at
@@ -32,7 +32,7 @@ from robustdml_ops.engine.similarity_chunks import (
 )
 
 LARGEST_LOGIT = 64.0
-# What a sweep leaves for backward: E, or by lanes the tensors of LaneTerms, and the log-sum-exps in float64; or nothing.
+# What a sweep leaves for backward: E, or by lanes those of LaneTerms, and the log-sum-exps in float64; or nothing.
 Saved = tuple[Tensor, ...]
 
 
@@ -202,7 +202,8 @@ def class_sweep(
 ) -> tuple[Tensor, Tensor, Saved]:
     """Log-sum-exp over the classes (B,) and logits of the labels; what backward may take, as ``request`` says."""
     B, compute = len(embeddings), problem.scale.dtype
-    labels, saved = problem.labels.labels, ()
+    labels = problem.labels.labels
+    saved: Saved = ()
     shift = embeddings.new_full((B,), -torch.inf, dtype=torch.float64)
     sums = ClassSums(shift, torch.zeros_like(shift), embeddings.new_zeros(labels.shape, dtype=compute))
     if B and count_selected(proxies, selected):
@@ -213,7 +214,8 @@ def class_sweep(
     if problem.labels.elsewhere:
         target = target.masked_fill(labels == ELSEWHERE, -torch.inf)
     lse = with_labels(sums, target, problem)
-    return lse.to(compute), target, (*saved, lse) if saved else ()
+    # A tensor of its own: autograd takes what is saved for results without a gradient.
+    return lse.to(compute, copy=True), target, (*saved, lse) if saved else ()
 
 
 def with_labels(sums: ClassSums, target: Tensor, problem: ClassProblem) -> Tensor:
