@@ -1,4 +1,4 @@
-"""Sets whose classes are diverse, for `experiments.bench.audit_diverse`: half to choose by, half to report on.
+"""Sets whose classes are diverse, for `experiments.bench.audit --data NAMES`: half to choose by, half to report on.
 
 Icons come from the fonts of ``pip install --no-deps qtawesome``: a class is a meaning, such as *bell*, a sample its
 drawing in one font and style. Classes in groups put three letters of Glyphs, or a printed and a written digit, under

@@ -101,7 +101,8 @@ def equal_groups(features: NDArray[Any]) -> Ints:
 
 def _one_right(right: Doubles, groups: Ints, labels: Labels, known: Mask) -> Doubles:
     """Share what equal rows have in common: of labels that differ at most one is right, more likely a frequent one."""
-    out, order = right.copy(), np.argsort(groups, kind="stable")
+    out: Doubles = right.copy()
+    order = np.argsort(groups, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
         if len(rows) > 1 and len(set(labels[rows].tolist())) > 1 and not known[rows].any():
             total = sum(right[rows[labels[rows] == label]].sum() for label in set(labels[rows].tolist()))
