@@ -11,8 +11,11 @@ from app.tests.conftest import csv_rows, finding, refused, run_command, save_pho
 from robustdml import load_embedder
 from robustdml.audit.classes import doubt_classes
 from robustdml.audit_report import learning
+from robustdml.audit_report.copies import find_copies, trained_on
 from robustdml.audit_report.findings import Decisions, Finding, clean_labels, read_decisions, read_findings
-from robustdml.audit_report.questions import Question, Section, find_copies
+from robustdml.audit_report.outlook import outlook
+from robustdml.audit_report.questions import Question, Section, copies_by_kind
+from robustdml.data.dataset import Samples
 from robustdml.errors import UsageError
 
 HOSTILE = '<img src=x onerror=alert(1)>"&'
@@ -112,9 +115,9 @@ def test_features_from_end_to_end(features, tmp_path, monkeypatch):
     again = ('"3","","relabel","ant"', '"70","","drop",""', kept, '"1","","right",""', '"40","","right",""')
     (tmp_path / "decisions.csv").write_text("\n".join(("sample,class,decision,label", *again, "")))
     said = run_command(*command, "--decisions", "decisions.csv").out
-    assert "4, of them 1 wrong" in said and "give the file to --decisions" not in said
+    assert "5, of them 2 wrong" in said and "give the file to --decisions" not in said
     found = {int(row["sample"]): row for row in csv_rows(out / "labels.csv")}
-    assert [float(found[row]["probability"]) for row in (3, 2, 40)] == [0, 1, 1]
+    assert [float(found[row]["probability"]) for row in (3, 70, 2, 40)] == [0, 0, 1, 1]
     assert found[40]["verdict"] == "right" and found[40]["proposed"] == found[40]["label"]
     (tmp_path / "decisions.csv").write_text('sample,class,decision,label\n"999","","right",""\n')
     said = refused("audit", features, "--out", "new", "--epochs", "1", "--decisions", "decisions.csv")
@@ -218,7 +221,7 @@ def decide(tmp_path, findings, *lines):
     """Decisions from the lines of a file."""
     (tmp_path / "decisions.csv").write_text("\n".join(("sample,class,decision,label", *lines, "")))
     names = [one.sample for one in findings], [one.label for one in findings]
-    decisions = read_decisions(tmp_path / "decisions.csv", *names)
+    decisions = read_decisions([tmp_path / "decisions.csv"], *names)
     return {one.sample: one.label for one in clean_labels(findings, "drop", decisions=decisions).values()}
 
 
@@ -238,7 +241,7 @@ def test_classes_are_merged_and_split(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("a,,accept,", "line 2: decision 'accept': expected one of right, relabel, no class, drop"),
+        ("a,,accept,", "line 2: decision 'accept': expected one of right, relabel, no class, wrong, drop, copy"),
         (",x,drop,", "decision 'drop': expected one of merge, split"),
         ("b,,drop,", "sample 'b' is not in this audit"),
         ("a,,relabel,why", "class 'why' is not in this audit"),
@@ -273,9 +276,59 @@ def test_classes_in_doubt():
 
 
 def test_copies_in_train_and_test():
+    """The same picture of another contrast in the test part; the same bytes in one class, and under another label."""
     images = np.random.default_rng(0).integers(0, 255, (40, 3, 24, 24)).astype(np.uint8)
-    images[30] = images[3] // 2 + 20  # Of another contrast
-    assert find_copies(images, np.arange(40) >= 28) == {30: [3]}
+    images[30] = images[3] // 2 + 20
+    images[11] = images[9]
+    images[26] = images[25] = images[7]
+    parts = tuple("test" if row >= 28 else "train" for row in range(40))
+    labels = np.arange(40) % 2
+    samples = Samples(images, labels, ("a", "b"), parts=parts)
+    labels[30] = labels[3]
+    copies = find_copies(samples)
+    groups = {tuple(np.flatnonzero(copies == group)) for group in set(copies[copies >= 0].tolist())}
+    assert groups == {(3, 30), (9, 11), (7, 25, 26)}
+    found = copies_by_kind(samples, copies)
+    assert found["Copies under different labels"] == [{"b": [7, 25], "a": [26]}]
+    assert found["Images in both train and test"] == [{"train": [3], "test": [30]}]
+    assert found["Copies in one class"] == [{"": [9, 11]}]
+    assert set(range(40)) - set(trained_on(copies, labels).tolist()) == {30, 11, 7, 25, 26}
+
+
+def test_what_apply_would_cost_is_told():
+    right = [Finding(f"r{row}", "x", 1.0, "x", 1.0, "right", -1) for row in range(60)]
+    wrong = [Finding(f"w{row}", "x", 0.4, "tiny", 0.6, "wrong", -1) for row in range(20)]
+    told = " ".join(outlook([*right, *wrong, Finding("t", "tiny", 1.0, "tiny", 1.0, "right", -1)]))
+    assert "leave out 20, of which about 8 have a right label" in told and "Advice: decide" in told
+    assert "Class 'tiny' of 1 samples receives 20 of 20 proposals" in told
+    assert outlook(right) == ["apply would keep all 60 samples."]
+
+
+def test_apply_asks_before_it_leaves_out_much(tmp_path):
+    right = "".join(f"r{row},x,1.0,x,1.0,right,,,,{row + 5}\n" for row in range(6))
+    wrong = "".join(f"w{row},x,0.25,y,0.7,wrong,,,,{row + 1}\n" for row in range(4))
+    head = "sample,label,probability,proposed,proposed_probability,verdict,duplicate_group,part,half,rank\n"
+    (tmp_path / "labels.csv").write_text(head + right + wrong)
+    said = refused("apply", "labels.csv", "--to", "clean.csv")
+    assert "4 leave, of which about 1 have a right label" in said and "--yes" in said
+    assert not (tmp_path / "clean.csv").exists()
+    told = json.loads(run_command("apply", "labels.csv", "--to", "clean.csv", "--yes", "--json").out)
+    assert (told["kept"], told["left out"], told["left out, expected right"]) == (6, 4, 1.0)
+
+
+def test_the_list_keeps_its_order(tmp_path):
+    """Probabilities below 0.00005 differ, and so do their ranks."""
+    X = np.random.default_rng(0).normal(size=(60, 8)) * 0.1 + 3 * np.eye(6, 8)[np.arange(60) % 6]
+    labels = np.arange(60) % 6
+    labels[:8] = (labels[:8] + 1) % 6
+    np.savez(tmp_path / "features.npz", features=X.astype(np.float32), labels=labels)
+    told = json.loads(run_command("audit", "features.npz", "--out", "out", "--as-they-are", "--json").out)
+    rows = csv_rows(tmp_path / "out" / "labels.csv")
+    assert told["samples"] == 60 and told["verdicts"]["right"] == sum(row["verdict"] == "right" for row in rows)
+    worst = sorted(rows, key=lambda row: int(row["rank"]))[:8]
+    assert {int(row["sample"]) for row in worst} == set(range(8))
+    assert len({row["probability"] for row in worst}) == 8
+    assert [float(row["probability"]) for row in worst] == sorted(float(row["probability"]) for row in worst)
 
 
 def test_more_questions_than_are_asked_are_told():
@@ -284,11 +337,11 @@ def test_more_questions_than_are_asked_are_told():
 
 
 def test_labels_that_are_no_findings(tmp_path):
-    head = "sample,label,probability,proposed,proposed_probability,verdict,duplicate_group,part,half\n"
+    head = "sample,label,probability,proposed,proposed_probability,verdict,duplicate_group,part,half,rank\n"
     for text, words in (
-        (head + "a,x,1,x,1,maybe,,,\n", "line 2: verdict"),
-        (head + "a,x,?,x,1,right,,,\n", "line 2"),
-        (head + "a,x,1,x,1,right,,../up,\n", "line 2: part '../up'; expected train or test"),
+        (head + "a,x,1,x,1,maybe,,,,\n", "line 2: verdict"),
+        (head + "a,x,?,x,1,right,,,,\n", "line 2"),
+        (head + "a,x,1,x,1,right,,../up,,\n", "line 2: part '../up'; expected train or test"),
         ("a\n", "no column"),
     ):
         (tmp_path / "labels.csv").write_text(text)

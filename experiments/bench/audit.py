@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 import experiments.noise  # noqa: F401  (adds noise models)
+from experiments.bench import diverse_sets
 from experiments.bench.audit_sets import SETS, Samples, load_set
 from experiments.bench.audit_tools import CLEANLAB, LEARNT, OURS, Answer, answers
 from robustdml.data.dataset import RetrievalData, Split
@@ -26,6 +27,8 @@ from robustdml.noise import with_wrong_labels
 
 NOISES = ("none", "uniform:0.05", "uniform:0.2", "uniform:0.4", "class-conditional:0.2")
 BINS = 10
+# With the sets of diverse classes, which are asked for by ``--data``.
+KNOWN = SETS | diverse_sets.SETS
 # The best on the choosing sets.
 FORM = "cleanlab, logistic regression of scaled columns, prune_by_noise_rate"
 
@@ -86,7 +89,7 @@ def run(names: list[str], tools: list[str], noises: list[str], seeds: range, pat
             found = {one["tool"]: one for one in done if key.items() <= one.items()}
             left = [tool for tool in tools if tool not in found]
             if left:
-                samples = samples or load_set(name)
+                samples = samples or load_set(name, KNOWN)
                 case = noisy(samples, key["noise"], key["seed"])
                 for tool, answer in answers(samples[0], case[0], key["seed"], left).items():
                     start = time.perf_counter()
@@ -116,8 +119,8 @@ def summary(outcomes: list[dict], form: str) -> dict[str, dict[str, float]]:
     """Figures by kind of data and over all."""
     ours = [one for one in outcomes if one["tool"] == OURS]
     out = {}
-    for kind in (*dict.fromkeys(SETS[one["data"]].kind for one in ours), "all"):
-        some = [one for one in outcomes if kind in ("all", SETS[one["data"]].kind)]
+    for kind in (*dict.fromkeys(KNOWN[one["data"]].kind for one in ours), "all"):
+        some = [one for one in outcomes if kind in ("all", KNOWN[one["data"]].kind)]
         f1, other = (cells(some, tool, "f1") for tool in (OURS, form))
         mine = [one for one in some if one["tool"] == OURS]
         ece = {}

@@ -18,8 +18,8 @@ import numpy as np
 from PIL import Image
 
 from robustdml.audit.classes import doubt_classes
+from robustdml.audit_report.copies import find_copies, trained_on
 from robustdml.audit_report.learning import learn_embeddings
-from robustdml.audit_report.questions import find_copies
 from robustdml.config import TrainingConfig
 from robustdml.data import Split, load_data
 from robustdml.data.dataset import Samples
@@ -70,12 +70,14 @@ def measure(data: str, seed: int) -> dict[str, list[float]]:
     in_test[copied] = False
     used, labels = np.unique(labels, return_inverse=True)
     samples = Samples(inputs, labels, tuple(map(str, used)), source=data)
+    groups = find_copies(samples)
     with tempfile.TemporaryDirectory() as folder:
         features, untouched = learn_embeddings(
-            samples, TrainingConfig(seed=seed), 1, Path(folder), "cpu", lambda *_: None
+            samples, trained_on(groups, labels), TrainingConfig(seed=seed), 1, Path(folder), "cpu", lambda *_: None
         )
     doubts = doubt_classes(features, labels, len(used), untouched)
-    copies = {(near, row) for row, alike in find_copies(inputs, in_test).items() for near in alike}
+    grouped = (np.flatnonzero(groups == group).tolist() for group in range(int(groups.max()) + 1))
+    copies = {(i, j) for rows in grouped for i in rows for j in rows if not in_test[i] and in_test[j]}
     number = {int(label): place for place, label in enumerate(used)}
     planted = {
         "one": {(number[int(label)], number[train.num_classes + place]) for place, label in enumerate(cut)},

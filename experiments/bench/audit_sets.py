@@ -5,7 +5,7 @@ Features are as a user has them: nothing is centred or scaled. Tables, digits an
 """
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -191,9 +191,9 @@ SETS = {
 }
 
 
-def load_set(name: str) -> Samples:
+def load_set(name: str, sets: Mapping[str, AuditSet] = SETS) -> Samples:
     """Features and labels, numbers from 0 on, of at most `MOST_SAMPLES` samples, or of all of Glyphs."""
-    features, labels = SETS[name].load()
-    most = len(labels) if SETS[name].part == GLYPHS else MOST_SAMPLES
+    features, labels = sets[name].load()
+    most = len(labels) if sets[name].part == GLYPHS else MOST_SAMPLES
     chosen = np.sort(np.random.default_rng(0).permutation(len(labels))[:most])
     return np.ascontiguousarray(features[chosen], dtype=np.float32), numbered(labels[chosen].tolist())

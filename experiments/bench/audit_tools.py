@@ -89,7 +89,9 @@ def learnt_embeddings(images: NDArray[np.generic], labels: NDArray[np.int64], se
     classes = tuple(str(label) for label in range(int(labels.max()) + 1))
     samples = Samples(images, labels, classes, source="bench")
     with tempfile.TemporaryDirectory() as folder:
-        return learn_embeddings(samples, TrainingConfig(seed=seed), 1, Path(folder), "cpu", lambda *_: None)[0]
+        return learn_embeddings(
+            samples, np.arange(len(samples)), TrainingConfig(seed=seed), 1, Path(folder), "cpu", lambda *_: None
+        )[0]
 
 
 OURS, LEARNT = "LabelAuditor", "robustdml audit"

@@ -55,7 +55,9 @@ def audit(prepared: Prepared, noise: str, seed: int, folder: Path) -> Path:
     used, given = np.unique(labels, return_inverse=True)
     names = tuple(train_split.class_names[label] for label in used)
     samples = Samples(np.asarray(train_split.inputs), given, names, train_split.sample_names, source="bench")
-    embeddings, _ = learn_embeddings(samples, TrainingConfig(seed=seed), 1, folder, "cpu", lambda *_: None)
+    embeddings, _ = learn_embeddings(
+        samples, np.arange(len(samples)), TrainingConfig(seed=seed), 1, folder, "cpu", lambda *_: None
+    )
     auditor = LabelAuditor(features_learnt=True).fit(embeddings, given)
     write_findings(file, findings_of(samples, auditor, np.zeros(len(given), np.int64)))
     return file

@@ -1,5 +1,6 @@
 """The auditor as a scikit-learn estimator, with verdicts and rates of wrong labels."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from robustdml.arrays import Doubles, Floats, Labels
-from robustdml.audit.features import ALIKE, duplicate_groups
-from robustdml.audit.rounds import judge, with_checked
+from robustdml.arrays import Doubles, Floats, Ints, Labels, Mask
+from robustdml.audit.features import ALIKE, distinct_rows, duplicate_groups, standard_order
+from robustdml.audit.rounds import Judgement, both, judge, taken, with_checked
 from robustdml.errors import UsageError, quiet
 
 RIGHT, WRONG, NOT_SURE, NO_CLASS = "right", "wrong", "not sure", "belongs to no class"
@@ -68,6 +69,60 @@ def _known(checked: ArrayLike | None, count: int) -> Doubles:
     if other.any():
         raise ValueError(f"checked[{other.argmax()}] = {given[other.argmax()]}: expected 1 (right), 0 (wrong) or NaN")
     return given
+
+
+# A label is called wrong where so large a share of those that disagree with samples as clear may be wrong, and it is
+# right with less than the second probability. Elsewhere a sample is of no class that has the third part of the rest.
+# Chosen on the choosing sets of experiments/bench/audit_sets.py and diverse_sets.py.
+LEAST_BELIEVED, MOST_RIGHT, LEAST_STRANGE = 0.6, 0.2, 0.85
+
+
+def _distinct(features: NDArray[Any], labels: Labels, num_classes: int, learnt: bool) -> Judgement:
+    """Judge distinct rows in an order of their own: neither copies nor the order of rows and classes decide."""
+    firsts, which = distinct_rows(features, labels)
+    order = firsts[standard_order(features[firsts])]
+    place = np.empty(len(order), dtype=np.int64)
+    place[np.searchsorted(firsts, order)] = np.arange(len(order))
+    # Classes are numbered by their first samples in that order.
+    _, first, number = np.unique(labels[order], return_index=True, return_inverse=True)
+    used = np.unique(labels)
+    rank = np.argsort(np.argsort(first))
+    names = torch.from_numpy(np.append(used[np.argsort(first)], num_classes))
+    judged = judge(features[order], torch.from_numpy(rank[number]), num_classes, learnt)
+    judged = replace(judged, proposed=names[judged.proposed], nearest=names[judged.nearest])
+    return taken(judged, torch.from_numpy(place[which]))
+
+
+def equal_groups(features: NDArray[Any]) -> Ints:
+    """Number the sets of equal rows, (N,)."""
+    groups: Ints = np.unique(np.asarray(features), axis=0, return_inverse=True)[1].reshape(-1)
+    return groups
+
+
+def _one_right(right: Doubles, groups: Ints, labels: Labels, known: Mask) -> Doubles:
+    """Share what equal rows have in common: of labels that differ at most one is right, more likely a frequent one."""
+    out: Doubles = right.copy()
+    order = np.argsort(groups, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        if len(rows) > 1 and len(set(labels[rows].tolist())) > 1 and not known[rows].any():
+            total = sum(right[rows[labels[rows] == label]].sum() for label in set(labels[rows].tolist()))
+            for label in set(labels[rows].tolist()):
+                same = rows[labels[rows] == label]
+                out[same] = np.minimum(right[same], right[same].sum() / max(total, 1e-12) * right[rows].max())
+    return out
+
+
+def _bounded(share: Doubles, bounds: tuple[float, float, float]) -> Doubles:
+    """The rate of wrong labels with its interval, (3,), within what the clear samples tell."""
+    rate, low, high = share.tolist()
+    least, estimate, most = bounds
+    if low > estimate:
+        low = min(low, least)
+    if rate > most:
+        rate = most
+    # Half of the way: the bound supposes that wrong labels come as often among clear samples as elsewhere.
+    high = min(high, max(most, (rate + high) / 2)) if share[0] <= most else most
+    return np.array([max(rate, min(low, rate)), min(low, rate), high])
 
 
 class LabelAuditor(BaseEstimator):  # type: ignore[misc]
@@ -144,7 +199,9 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         self.duplicate_similarity = duplicate_similarity
         self.features_learnt = features_learnt
 
-    def fit(self, X: ArrayLike, y: ArrayLike, checked: ArrayLike | None = None) -> "LabelAuditor":
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, checked: ArrayLike | None = None, untouched: ArrayLike | None = None
+    ) -> "LabelAuditor":
         """Judge every label, and return itself.
 
         Parameters
@@ -156,6 +213,8 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         checked : array-like, optional
             Of labels that a person has checked, such as suspects of an earlier audit, (N,): 1 for right ones, 0 for
             wrong ones, NaN for the others. They are believed, and all probabilities and the share learn from them.
+        untouched : array-like, optional
+            The features before they were learnt, (N, G): they judge as well, and a verdict holds where both agree.
         """
         if not 0 < self.duplicate_similarity <= 1:
             raise ValueError(f"duplicate_similarity={self.duplicate_similarity}: expected a cosine above 0, up to 1")
@@ -167,15 +226,23 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"all labels are of 1 class, {self.classes_[0]!r}: labels are judged beside others")
         if (features == features[0]).all():
             raise UsageError("all rows of the features are equal: nothing tells which label is right")
-        self._judge(features, labels.astype(np.int64), _known(checked, len(labels)))
+        before = None if untouched is None else np.asarray(untouched, np.float32)
+        if before is not None and (before.ndim != 2 or len(before) != len(labels)):
+            raise ValueError(f"untouched must have {len(labels)} rows, got shape {before.shape}")
+        self._judge(features, before, labels.astype(np.int64), _known(checked, len(labels)))
         return self
 
     @torch.no_grad()
-    def _judge(self, features: NDArray[Any], labels: Labels, checked: Doubles) -> None:
+    def _judge(self, features: NDArray[Any], untouched: NDArray[Any] | None, labels: Labels, checked: Doubles) -> None:
         num_classes = len(self.classes_)
-        judged = judge(features, torch.from_numpy(labels), num_classes, self.features_learnt)
+        judged = _distinct(features, labels, num_classes, self.features_learnt)
+        if untouched is not None:
+            judged = both(judged, _distinct(untouched, labels, num_classes, False))
         judged = with_checked(judged, torch.from_numpy(checked))
+        groups = duplicate_groups(features, self.duplicate_similarity, labels, judged.nearest.numpy())
+        self.duplicate_groups_ = groups
         right, proposed = judged.right.double().numpy(), judged.proposed_right.double().numpy()
+        right = _one_right(right, equal_groups(features), labels, ~np.isnan(checked))
         self.label_quality_, self.issues_ = right, right < 0.5
         self.proposed_labels_ = self.classes_[np.where(right >= proposed, labels, judged.proposed.numpy())]
         self.proposal_probability_ = np.maximum(right, proposed)
@@ -184,13 +251,23 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         lowest, highest = qualities.min(0), qualities.max(0)
         sizes = np.bincount(labels, minlength=num_classes)[labels]
         out = self.verdicts_ = np.full(len(labels), NOT_SURE, dtype=f"<U{max(map(len, VERDICTS))}")
-        out[lowest >= 0.5] = RIGHT
-        out[highest < 0.5] = WRONG
-        out[(highest < 0.5) & (self.no_class_probability_ > proposed)] = NO_CLASS
+        out[(lowest >= 0.5) & (right > 0.5)] = RIGHT
+        wrong, none = (highest < 0.5) & (right < 0.5), self.no_class_probability_
+        if judged.believed is None:
+            clear = np.ones(len(labels), dtype=bool)
+            strange = wrong & (none > proposed)
+        else:
+            clear = judged.believed.numpy() > LEAST_BELIEVED
+            strange = wrong & ~clear & (none > LEAST_STRANGE * (none + proposed))
+            # Where many right labels disagree with the features, nobody can tell which of them are wrong.
+            wrong &= (clear & (right < MOST_RIGHT)) | ~np.isnan(checked)
+        out[wrong] = WRONG
+        # The proposal is worth nothing: the features name no class clearly.
+        out[strange] = NO_CLASS
         out[(sizes < FEWEST_SAMPLES) & np.isnan(checked)] = NOT_SURE
-        self.duplicate_groups_ = duplicate_groups(features, self.duplicate_similarity, labels, judged.nearest.numpy())
         overlap = judged.overlap.double().numpy()
-        self.wrong_share_ = wrong_share(1 - right, 1 - qualities, overlap, np.zeros_like(labels), 1)[0]
+        share = wrong_share(1 - right, 1 - qualities, overlap, np.zeros_like(labels), 1)[0]
+        self.wrong_share_ = _bounded(share, judged.bounds) if np.isnan(checked).all() else share
         self.class_wrong_share_ = wrong_share(1 - right, 1 - qualities, overlap, labels, num_classes)
         self.small_classes_ = np.flatnonzero(np.bincount(labels, minlength=num_classes) < FEWEST_SAMPLES)
 

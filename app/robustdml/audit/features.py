@@ -1,12 +1,13 @@
 """Features as unit rows on their principal axes, and near duplicates among the rows."""
 
+import hashlib
 import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from robustdml.arrays import Array, Ints, blocks, evenly
+from robustdml.arrays import Array, Ints, Labels, blocks, evenly
 from robustdml.networks.models import unit_rows
 
 # Dimensions beyond these say little about classes, and cost a product each.
@@ -69,6 +70,37 @@ def lifted(rows: Tensor, *others: Tensor) -> list[Tensor]:
     return [torch.cat([one, far.expand(len(one), 1)], 1) for one in (rows, *others)]
 
 
+# Columns of so few values, in the median, are counts or answers: equal rows of them are no copies.
+_FEW_VALUES, _COLUMNS_OF = 16, 2048
+
+
+def standard_order(features: Array) -> Ints:
+    """An order of the rows (N, F) that depends on neither their order nor their scale."""
+    direction = np.random.default_rng(0).normal(size=features.shape[1])
+    place = [np.asarray(features[block], np.float64) @ direction for block in blocks(len(features), BLOCK)]
+    order = np.argsort(np.concatenate(place), kind="stable")
+    return order[np.random.default_rng(1).permutation(len(order))]
+
+
+def distinct_rows(features: Array, labels: Labels) -> tuple[Ints, Ints]:
+    """The first of each set of equal rows under one label, (n,), and for each row which of them it is, (N,).
+
+    Copies of a sample vouch for its label, right or wrong.
+    """
+    some = np.sort(np.asarray(features[evenly(len(features), _COLUMNS_OF)]), axis=0)
+    if np.median((np.diff(some, axis=0) != 0).sum(0) + 1) <= _FEW_VALUES:
+        return np.arange(len(features)), np.arange(len(features))
+    known: dict[tuple[int, bytes], int] = {}
+    firsts: list[int] = []
+    which = np.empty(len(features), dtype=np.int64)
+    for row in range(len(features)):
+        key = int(labels[row]), hashlib.blake2b(np.asarray(features[row]).tobytes(), digest_size=16).digest()
+        which[row] = known.setdefault(key, len(firsts))
+        if which[row] == len(firsts):
+            firsts.append(row)
+    return np.array(firsts), which
+
+
 # Cosine from which on two samples are near duplicates.
 ALIKE = 0.9995
 # Samples compared with each other at a time: of a larger class, those that are neighbours along its longest axis.
@@ -76,8 +108,12 @@ _WINDOW = 4096
 
 
 def duplicate_groups(features: Array, alike: float, *classes: Ints) -> Ints:
-    """Number the groups of near duplicates, of samples that share a class by any of the assignments, (N,) each."""
-    leader, every = np.arange(len(features)), np.concatenate(classes)
+    """Number the groups of near duplicates, whatever their labels.
+
+    Of more samples than a window has, those are compared that lie together along the longest axis of all samples, or of
+    those that share a class by one of the assignments, (N,) each.
+    """
+    leader, every = np.arange(len(features)), np.concatenate([np.zeros(len(features), np.int64), *classes])
     order = np.argsort(every, kind="stable")
     starts = np.flatnonzero(np.diff(every[order], prepend=-1))
     for members in np.split(order % len(features), starts[1:]):

@@ -4,6 +4,10 @@ Features as they are come in two forms, rows of length 1 and columns of variance
 may swing between two states. So the last two rounds of both forms judge together. Of embeddings learnt from the labels
 normal densities alone judge, in their last round: near a sample of a wrong label lie others of that label, which the
 network drew there. Nor do labels drawn at random tell how those look that the network has seen.
+
+Rounds take members of a diverse class for wrong labels, and then learn from that. So the first round, which knows the
+given labels alone, has a say: its clear samples bound the rate of wrong labels, and what it says of each label is mixed
+with what the last rounds say, see `robustdml.audit.clear`. None of it holds for embeddings that learnt the labels.
 """
 
 from dataclasses import dataclass, replace
@@ -12,6 +16,7 @@ import torch
 from torch import Tensor
 
 from robustdml.arrays import Array
+from robustdml.audit.clear import clear_samples, with_share
 from robustdml.audit.experts import Experts
 from robustdml.audit.explanations import anchored, believable, explanations
 from robustdml.audit.features import principal_rows
@@ -21,6 +26,11 @@ ROUNDS, ROUNDS_LEARNT = (4, 2), (10, 1)
 # Exponent of the likelihood of a label, by which the forms are weighed: chosen on the choosing sets of
 # experiments/bench/audit_sets.py and on drawn ones.
 LIKELIHOOD = 10.0
+# Part of the last rounds in what is said of a label, and the least rate of wrong labels that is reckoned with. The part
+# was chosen on the choosing sets of experiments/bench/audit_sets.py and diverse_sets.py.
+LAST, LEAST_RATE = 2 / 3, 0.002
+# Where more of the labels of the clearest samples disagree, the features may tell nothing.
+BLIND = 0.6
 # The shift by checked labels lies between ±WIDEST, and is found by so many halvings; least probability of a logit.
 WIDEST, HALVINGS, LEAST = 50.0, 50, 1e-6
 
@@ -37,6 +47,18 @@ class Judgement:
     # Probability that each label is right under each explanation that chance does not exclude, (E, N).
     qualities: Tensor
     overlap: Tensor  # Probability that the features alone leave to other classes than the likeliest, (N,)
+    bounds: tuple[float, float, float] = (0.0, 1.0, 1.0)  # Of the rate of wrong labels, with an estimate between them
+    # Share of the labels that disagree with samples as clear as this one that may be wrong, (N,).
+    believed: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _First:
+    """What the features say before anything is believed of a label."""
+
+    likelihood: float
+    classes: Tensor  # int64, (N, K)
+    probability: Tensor  # (N, K)
 
 
 @dataclass(frozen=True)
@@ -53,16 +75,19 @@ def judge(features: Array, labels: Tensor, num_classes: int, learnt: bool = Fals
     """Judge every label by features (N, F)."""
     unit = principal_rows(features)
     if learnt:
-        return _together(_last_rounds(Experts(unit, labels, num_classes, neighbours=False), learnt))
+        return _together(_last_rounds(Experts(unit, labels, num_classes, neighbours=False), learnt)[1])
     columns = principal_rows(features, scaled=True)
     forms = [Experts(X, labels, num_classes, columns, seed=number) for number, X in enumerate((unit, columns))]
-    return _together([found for experts in forms for found in _last_rounds(experts, learnt)])
+    firsts, lasts = zip(*(_last_rounds(experts, learnt) for experts in forms), strict=True)
+    return _with_clear(_together([found for rounds in lasts for found in rounds]), list(firsts), labels, num_classes)
 
 
-def _last_rounds(experts: Experts, learnt: bool) -> list[_Round]:
+def _last_rounds(experts: Experts, learnt: bool) -> tuple[_First, list[_Round]]:
     rounds, last = ROUNDS_LEARNT if learnt else ROUNDS
     labels, num_classes = experts.labels, experts.num_classes
     evidence, explained, weights = explanations(experts)
+    alone = evidence.log_probabilities(explained[0].weights, num_classes)[:, :-2].exp()
+    first = _First(explained[0].mean, evidence.classes[:, :-1], alone)
     likelihood = max(float(one.likelihood.mean()) for one in explained)
     # Afterwards samples of the other folds have learnt from a held-out label, and the regression would repeat it.
     if not explained[0].weights.logistic:
@@ -79,7 +104,32 @@ def _last_rounds(experts: Experts, learnt: bool) -> list[_Round]:
         top = evidence.log_probabilities(explained[0].weights, num_classes)[:, :-2].max(1, keepdim=True)
         nearest = evidence.classes.gather(1, top.indices)[:, 0]
         found.append(_Round(likelihood, evidence.classes, posterior, nearest, qualities, 1 - top.values[:, 0].exp()))
-    return found
+    return first, found
+
+
+def _with_clear(judged: Judgement, firsts: list[_First], labels: Tensor, num_classes: int) -> Judgement:
+    """Mix what the last rounds say with what the first one says, within the bounds that clear samples give."""
+    weights = (LIKELIHOOD * torch.tensor([one.likelihood for one in firsts])).softmax(0)
+    classes = torch.cat([one.classes for one in firsts], 1)
+    parts = torch.cat([weight * one.probability for weight, one in zip(weights, firsts, strict=True)], 1).double()
+    parts /= parts.sum(1, keepdim=True).clamp(min=1e-12)
+    named = torch.stack([parts.where(classes == one[:, None], 0).sum(1) for one in classes.unbind(1)], 1)
+    top = named.max(1, keepdim=True)
+    nearest = classes.gather(1, top.indices)[:, 0]
+    own = parts.where(classes == labels[:, None], 0).sum(1)
+    clear = clear_samples(top.values[:, 0].numpy(), (nearest != labels).numpy())
+    wrong = 1 - judged.right.double()
+    share = min(max(float(wrong.mean()), clear.low), clear.high)
+    even = max(share, LEAST_RATE) / num_classes
+    first = even / ((1 - share) * own + even)
+    disagreement = torch.from_numpy(clear.disagreement).clamp(min=1e-9)
+    within = (clear.high / disagreement).clamp(max=1).sqrt()
+    mixed = with_share((LAST * wrong + (1 - LAST) * first) * within, share)
+    found, believed = _with_right(judged, 1 - mixed), (max(share, LEAST_RATE) / disagreement).clamp(max=1)
+    if clear.estimate > BLIND and clear.low < clear.estimate / 2:
+        # Not even the clearest samples have the labels that the features say: nothing can be told of any.
+        return replace(found, bounds=(0.0, 0.0, 1.0), believed=torch.zeros_like(believed))
+    return replace(found, bounds=(clear.low, clear.estimate, clear.high), believed=believed)
 
 
 def _together(rounds: list[_Round]) -> Judgement:
@@ -101,6 +151,24 @@ def _together(rounds: list[_Round]) -> Judgement:
     )
 
 
+def taken(judged: Judgement, rows: Tensor) -> Judgement:
+    """Give samples (n,) what was said of some rows."""
+    fields = ("right", "proposed", "proposed_right", "no_class", "nearest", "overlap")
+    believed = None if judged.believed is None else judged.believed[rows]
+    some = {name: getattr(judged, name)[rows] for name in fields}
+    return replace(judged, **some, qualities=judged.qualities[:, rows], believed=believed)
+
+
+def both(learnt: Judgement, untouched: Judgement) -> Judgement:
+    """Judge by learnt embeddings and by the features before: where they differ, that is the uncertainty."""
+    right = (learnt.right.double() + untouched.right.double()) / 2
+    return replace(
+        _with_right(learnt, right),
+        qualities=torch.cat([learnt.qualities, untouched.right[None].to(learnt.qualities.dtype)]),
+        overlap=torch.minimum(learnt.overlap, untouched.overlap),
+    )
+
+
 def with_checked(judged: Judgement, checked: Tensor) -> Judgement:
     """Judge with knowledge of some labels: ``checked`` (N,) float64, 1 for right ones, 0 for wrong ones, else NaN.
 
@@ -118,14 +186,20 @@ def with_checked(judged: Judgement, checked: Tensor) -> Judgement:
     truth = checked[known]
     right = _shifted(judged.right, known, truth)
     qualities = torch.stack([_shifted(one, known, truth) for one in judged.qualities])  # each explanation by itself
-    # The other classes gain what the label loses, in proportion.
-    others = ((1 - right) / (1 - judged.right.double()).clamp(min=LEAST)).to(judged.no_class.dtype)
+    return replace(_with_right(judged, right), qualities=qualities.to(judged.qualities.dtype))
+
+
+def _with_right(judged: Judgement, right: Tensor) -> Judgement:
+    """Give labels other probabilities (N,) of being right; other classes gain what the label loses, in proportion."""
+    others = (1 - right) / (1 - judged.right.double()).clamp(min=LEAST)
+    # Together the others have no more than the label leaves.
+    others = others.minimum((1 - right) / (judged.proposed_right + judged.no_class).double().clamp(min=LEAST))
+    others = others.to(judged.no_class.dtype)
     return replace(
         judged,
-        right=right.to(judged.right.dtype),
+        right=right,
         proposed_right=(judged.proposed_right * others).clamp(max=1),
         no_class=(judged.no_class * others).clamp(max=1),
-        qualities=qualities.to(judged.qualities.dtype),
     )
 
 

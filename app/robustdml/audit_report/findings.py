@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from robustdml.arrays import Ints
+import numpy as np
+
+from robustdml.arrays import Floats, Ints
 from robustdml.audit import VERDICTS, LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES, NOT_SURE, RIGHT, WRONG
 from robustdml.config import CONFIDENCE, CORRECT, USES
@@ -15,6 +17,9 @@ from robustdml.data.folders import PARTS
 from robustdml.errors import UnknownNameError, UsageError, few
 from robustdml.plain_files import read_csv, write_csv
 from robustdml.reports.html import in_browser
+
+# Width of the interval of the rate of wrong labels from which on it is not told.
+UNKNOWN = 0.5
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class Finding:
     duplicate_group: int  # −1 without duplicates
     part: str = ""  # ``train`` or ``test`` where the data has such parts
     half: int = 0  # Where the class of the label may be two, 1 or 2, else 0
+    rank: int = 0  # 1 for the label that is likeliest to be wrong
 
 
 COLUMNS = tuple(field.name for field in fields(Finding))
@@ -48,14 +54,30 @@ def findings_of(samples: Samples, auditor: LabelAuditor, halves: Ints) -> list[F
         auditor.duplicate_groups_.tolist(),
         samples.parts or [""] * len(halves),
         halves.tolist(),
+        ranks(auditor.label_quality_),
     )
     return [Finding(*values) for values in zip(*columns, strict=True)]
+
+
+def ranks(quality: Floats) -> list[int]:
+    """Places of the samples, the label that is least likely to be right first."""
+    places = np.empty(len(quality), dtype=np.int64)
+    places[np.argsort(quality, kind="stable")] = np.arange(1, len(quality) + 1)
+    return [int(place) for place in places]
+
+
+def cannot_tell(auditor: LabelAuditor) -> bool:
+    """Whether the interval of the rate says next to nothing."""
+    _, low, high = auditor.wrong_share_
+    return bool(high - low > UNKNOWN)
 
 
 def estimated_share(auditor: LabelAuditor) -> str:
     """The rate of wrong labels with its interval, as a text; that nothing can be told where no class is judged."""
     if len(auditor.small_classes_) == len(auditor.classes_):
         return f"nothing can be told, as no class has {FEWEST_SAMPLES} samples"
+    if cannot_tell(auditor):
+        return "cannot tell, as the features do not tell the classes apart"
     share, low, high = auditor.wrong_share_
     return f"{share:.1%} ({low:.1%} to {high:.1%})"
 
@@ -64,9 +86,11 @@ def write_findings(path: Path, findings: list[Finding]) -> None:
     """Write ``labels.csv``."""
     rows: list[Sequence[object]] = [COLUMNS]
     for one in findings:
-        right, sure = f"{one.probability:.4f}", f"{one.proposed_probability:.4f}"
+        # In full: rounded, the worst labels would lose their order.
+        right, sure = repr(one.probability), repr(one.proposed_probability)
         group = "" if one.duplicate_group < 0 else one.duplicate_group
-        rows.append((one.sample, one.label, right, one.proposed, sure, one.verdict, group, one.part, one.half or ""))
+        scores = (right, one.proposed, sure, one.verdict, group, one.part, one.half or "", one.rank or "")
+        rows.append((one.sample, one.label, *scores))
     write_csv(path, rows)
 
 
@@ -86,16 +110,20 @@ def _finding(path: Path, line: int, row: dict[str, str]) -> Finding:
         raise UsageError(f"{path}, line {line}: part {row['part']!r}; expected {' or '.join(PARTS)}, or nothing")
     try:
         right, proposed = (float(row[key]) for key in ("probability", "proposed_probability"))
-        group, half = int(row["duplicate_group"] or -1), int(row["half"] or 0)
+        group, half, rank = (
+            int(row[key] or other) for key, other in (("duplicate_group", -1), ("half", 0), ("rank", 0))
+        )
     except (TypeError, ValueError) as error:
         raise UsageError(f"{path}, line {line}: {error}") from error
     sample, label, verdict, part = (row[key] for key in ("sample", "label", "verdict", "part"))
-    return Finding(sample, label, right, row["proposed"], proposed, verdict, group, part, half)
+    return Finding(sample, label, right, row["proposed"], proposed, verdict, group, part, half, rank)
 
 
 DECISION_COLUMNS = ("sample", "class", "decision", "label")
-# Of a sample: its label stays, it gets the one in the file, or it is left out, for one of two reasons.
-KEEP, RELABEL, NO_CLASS, DROP = "right", "relabel", "no class", "drop"
+# Of a sample: its label stays, it gets the one in the file, or it is left out: because its label is wrong (it belongs
+# to no class, to one that nobody named, or is of no use), or because it is a copy, which says nothing of its label.
+KEEP, RELABEL, NO_CLASS, WRONG_LABEL, DROP, COPY = "right", "relabel", "no class", "wrong", "drop", "copy"
+SAMPLE_DECISIONS = (KEEP, RELABEL, NO_CLASS, WRONG_LABEL, DROP, COPY)
 # Of a class: it joins the one in the file, or its second half becomes a class.
 MERGE, SPLIT = "merge", "split"
 
@@ -109,9 +137,10 @@ class Decisions:
     split: set[str] = field(default_factory=set)
 
     def says(self, sample: str, label: str) -> float:
-        """1 for a label that was called right, 0 for a wrong one; NaN where that is open, as of a dropped sample."""
+        """1 for a label that was called right, 0 for a wrong one; NaN where that is open, as of a copy."""
         decision, other = self.samples.get(sample, ("", ""))
-        return {KEEP: 1.0, RELABEL: float(other == label), NO_CLASS: 0.0}.get(decision, math.nan)
+        wrong = dict.fromkeys((NO_CLASS, WRONG_LABEL, DROP), 0.0)
+        return ({KEEP: 1.0, RELABEL: float(other == label)} | wrong).get(decision, math.nan)
 
     def joins(self, name: str) -> str:
         """The class that a class has become."""
@@ -153,15 +182,18 @@ def _label(one: Finding, use: str, confidence: float, decision: str, label: str)
     return one.proposed if use == CORRECT and sure else None
 
 
-def read_decisions(path: Path, names: Iterable[str], labels: Iterable[str]) -> Decisions:
-    """Read what was downloaded from ``audit.html``, about samples with these names and labels."""
+def read_decisions(paths: Sequence[Path], names: Iterable[str], labels: Iterable[str]) -> Decisions:
+    """Read what was downloaded from ``audit.html``, about samples with these names and labels; the last file wins."""
     samples, classes = _as_shown(names), _as_shown(labels)
     out = Decisions()
-    columns, rows = read_csv(path, ".csv file")
-    if not set(DECISION_COLUMNS) <= set(columns):
-        raise UsageError(f"{path}: expected the columns {', '.join(DECISION_COLUMNS)}, as audit.html downloads them")
-    for line, row in rows:
-        _take(f"{path}, line {line}", row, samples, classes, out)
+    for path in paths:
+        columns, rows = read_csv(path, ".csv file")
+        if not set(DECISION_COLUMNS) <= set(columns):
+            raise UsageError(
+                f"{path}: expected the columns {', '.join(DECISION_COLUMNS)}, as audit.html downloads them"
+            )
+        for line, row in rows:
+            _take(f"{path}, line {line}", row, samples, classes, out)
     return out
 
 
@@ -172,7 +204,7 @@ def _take(line: str, row: dict[str, str | None], samples: Shown, classes: Shown,
     """Take a line of the file into the decisions."""
     sample, name, decision, label = (row[column] or "" for column in DECISION_COLUMNS)
     of_class = bool(name)
-    allowed = (MERGE, SPLIT) if of_class else (KEEP, RELABEL, NO_CLASS, DROP)
+    allowed = (MERGE, SPLIT) if of_class else SAMPLE_DECISIONS
     if decision not in allowed:
         raise UnknownNameError(f"{line}: decision", decision, allowed)
     meant = _meant(line, "class" if of_class else "sample", name or sample, classes if of_class else samples)
@@ -184,7 +216,7 @@ def _take(line: str, row: dict[str, str | None], samples: Shown, classes: Shown,
         if first != last:
             out.joined[first] = last
     # A copy that is left out is left out whatever else is decided of it.
-    elif out.samples.get(meant, ("", ""))[0] != DROP:
+    elif out.samples.get(meant, ("", ""))[0] not in (DROP, COPY):
         out.samples[meant] = decision, target
 
 

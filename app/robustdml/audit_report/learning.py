@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from robustdml.arrays import Array, Singles
+from robustdml.arrays import Array, Rows, Singles
 from robustdml.cache import read_array, write_checked
 from robustdml.config import PRINCIPAL, UNTRAINED, WHITENED, TrainingConfig
 from robustdml.data import RetrievalData
@@ -22,15 +22,27 @@ _EVALUATED = 64
 
 
 def learn_embeddings(
-    samples: Samples, config: TrainingConfig, runs: int, out: Path, device: str, on_progress: OnProgress
+    samples: Samples,
+    rows: Rows,
+    config: TrainingConfig,
+    runs: int,
+    out: Path,
+    device: str,
+    on_progress: OnProgress,
 ) -> tuple[Singles, Array]:
-    """Train, and embed all samples; also give their features before training. What is in `out` is taken up."""
+    """Train on some rows, and embed all samples; also give their features before training.
+
+    What is in `out` is taken up. Where the backbone is untrained, its features tell nothing: then both are the same.
+    """
     # Trials and the whitened start serve retrieval of unseen classes. The audit was measured without both.
     start = PRINCIPAL if config.start is None and config.layer_start == WHITENED else config.start
     config = replace(config, filter=replace(config.filter_options, on_trial=False), start=start)
     # Class by class, those with several samples first: others find nothing.
     few = np.lexsort((samples.labels, np.bincount(samples.labels)[samples.labels] < 2))[:_EVALUATED]
     data = RetrievalData(samples.source, samples, samples.take(few, samples.labels[few], samples.class_names))
+    learnt_from = data
+    if len(rows) < len(samples):
+        learnt_from = replace(data, train=samples.take(rows, samples.labels[rows], samples.class_names))
     # Features of the frozen backbone are made once for all runs.
     prepared = prepare(config, data, resolve_device(device), on_progress)
     parts = []
@@ -40,7 +52,7 @@ def learn_embeddings(
         if not stored.exists():
             result = train(
                 replace(config, seed=config.seed + number),
-                data,
+                learnt_from,
                 out=folder,
                 resume=(folder / CHECKPOINT).exists(),
                 device=device,
@@ -55,5 +67,4 @@ def learn_embeddings(
             write_checked(stored, partial(np.save, arr=unit))
         parts.append(read_array(stored))
     learnt = np.concatenate(parts, axis=1)
-    # Features of an untrained backbone tell nothing.
     return learnt, learnt if prepared.origin.name == UNTRAINED else prepared.frozen_features()

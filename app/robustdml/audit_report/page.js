@@ -3,7 +3,7 @@
 const data = JSON.parse(document.getElementById("data").textContent), SIZE = 40;
 const key = "robustdml-decisions " + data.audit;
 // Under "s" and its name [word, label] of a suspect, under "q" and its name the number of a question's choice.
-const decisions = {};
+const decisions = { ...data.decisions };
 let rows = data.suspects, at = 0;
 const past = [];
 try {
@@ -78,6 +78,7 @@ function choicesOf(sample) {
     out.push(["t", "relabel", "take the proposal", `apply puts it in “${sample.proposed}”`, sample.proposed]);
   out.push(["c", "relabel", "another class…", "apply puts it there", null]);
   out.push(["n", "no class", "belongs to no class", "apply leaves it out", ""]);
+  out.push(["w", "wrong", "wrong, class unknown", "apply leaves it out", ""]);
   out.push(["d", "drop", "drop", "apply leaves it out", ""]);
   return out;
 }
@@ -232,7 +233,7 @@ function summarize() {
   const list = Object.entries({
     "keep their label": of("right").length, "go to the class proposed": proposed,
     "go to another class": moved.length - proposed, "belong to no class, left out": of("no class").length,
-    "dropped, left out": of("drop").length, "not sure and without a decision, keep their label": unsure,
+    "wrong, of an unknown class, left out": of("wrong").length, "dropped, left out": of("drop").length, "not sure and without a decision, keep their label": unsure,
     "without a decision, left out, or by --use correct under a sure proposal": left.length - unsure,
   }).filter(([, count]) => count).map(([text, count]) => `${text}: ${count}`);
   const chosen = data.sections.flatMap(section => section.questions).map(one => one.choices[decisions["q" + one.name]]);
@@ -262,10 +263,20 @@ const bar = document.getElementById("bar"), filter = element("select", bar);
 element("option", filter, "all classes").value = "";
 const given = new Set(data.suspects.map(row => data.samples[row].label));
 given.forEach(name => element("option", filter, name).value = name);
-filter.onchange = () => {
+const order = element("select", bar);
+for (const [name, text] of Object.entries({ class: "class by class", worst: "worst first", spread: "spread over the classes" }))
+  element("option", order, text).value = name;
+// How many of its class come before a suspect: within a class the worst comes first.
+const before = new Map(), met = {};
+for (const row of data.suspects) before.set(row, met["c" + data.samples[row].label] = (met["c" + data.samples[row].label] || 0) + 1);
+function arrange() {
   rows = data.suspects.filter(row => !filter.value || data.samples[row].label === filter.value);
-  at = 0; past.length = 0; draw(); filter.blur();
-};
+  const rank = row => data.samples[row].rank;
+  if (order.value === "worst") rows.sort((one, two) => rank(one) - rank(two));
+  if (order.value === "spread") rows.sort((one, two) => before.get(one) - before.get(two) || rank(one) - rank(two));
+  at = 0; past.length = 0; draw(); filter.blur(); order.blur();
+}
+filter.onchange = order.onchange = arrange;
 button(bar, "previous page", "", () => turn(-1), "h");
 button(bar, "next page", "", () => turn(1), "l");
 button(bar, "undo", "", undo, "u");

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from PIL import Image
 
 from robustdml.arrays import Singles
 from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES, NO_CLASS, RIGHT
-from robustdml.audit_report.findings import Finding, estimated_share
+from robustdml.audit_report.findings import COPY, Decisions, Finding, estimated_share
+from robustdml.audit_report.outlook import outlook
 from robustdml.audit_report.questions import Section, best_first
 from robustdml.data.dataset import Samples
 from robustdml.data.images import MODES, to_square
@@ -32,6 +34,7 @@ TYPICAL, NEAR = 3, 4
 MOST_SUSPECTS = 5000
 MOST_GROUPS = 500
 MOST_CONFUSIONS = 200
+MOST_SPREAD = 20
 
 
 def render_page(
@@ -40,9 +43,10 @@ def render_page(
     auditor: LabelAuditor,
     features: Singles,
     sections: list[Section],
+    decisions: Decisions,
     on_progress: OnProgress,
 ) -> str:
-    """Lay out the page."""
+    """Lay out the page; decisions that the audit has learnt from are shown as made."""
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     typical = [rows[:TYPICAL].tolist() for rows in best_first(samples.labels, auditor.label_quality_)]
     suspects = _suspects(findings, {samples.class_names[label] for label in auditor.small_classes_})
@@ -53,7 +57,9 @@ def render_page(
     shown = sorted({*suspects, *chain(*shared, *near.values(), *sides, *(typical[label] for label in named))})
     pictures = _pictures(samples, shown, on_progress)
     data = {
-        "audit": f"{samples.source} {len(suspects)}",
+        "audit": samples.source,
+        # By the browser's key of a suspect, see page.js.
+        "decisions": {f"s{name}": decision for name, decision in decisions.samples.items() if decision[0] != COPY},
         "classes": samples.class_names,
         "samples": {row: _sample(findings[row]) | pictures.get(row, {}) for row in shown},
         "suspects": suspects,
@@ -65,7 +71,7 @@ def render_page(
     # No end of the script may be in it, whatever classes and files are called.
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     scripts = f'<script type="application/json" id="data">{text}</script><script>{script}</script>'
-    body = _overview(samples, findings, auditor, len(suspects)) + scripts
+    body = _overview(samples, findings, auditor, features, len(suspects)) + scripts
     return page(f"Labels of {samples.source}", body, Path(__file__).with_name("page.css"), script)
 
 
@@ -82,9 +88,9 @@ def _suspects(findings: list[Finding], small: set[str]) -> list[int]:
     """Rows whose label is not called right: the class with most of them first, within a class the worst first."""
     doubted = [(row, one) for row, one in enumerate(findings) if one.verdict != RIGHT]
     doubted = [(row, one) for row, one in doubted if one.label not in small or one.proposed != one.label]
-    doubted = sorted(doubted, key=lambda pair: pair[1].probability)[:MOST_SUSPECTS]
+    doubted = sorted(doubted, key=lambda pair: pair[1].rank)[:MOST_SUSPECTS]
     of_class = Counter(one.label for _, one in doubted)
-    doubted.sort(key=lambda pair: (-of_class[pair[1].label], pair[1].label, pair[1].probability))
+    doubted.sort(key=lambda pair: (-of_class[pair[1].label], pair[1].label, pair[1].rank))
     return [row for row, _ in doubted]
 
 
@@ -100,7 +106,8 @@ def _shared_duplicates(findings: list[Finding]) -> list[list[int]]:
 
 def _sample(one: Finding) -> dict[str, Any]:
     said = {"name": one.sample, "label": one.label, "proposed": one.proposed, "verdict": one.verdict}
-    return said | {"right": round(one.probability, 3), "sure": round(one.proposed_probability, 3)}
+    scores = {"right": round(one.probability, 3), "sure": round(one.proposed_probability, 3)}
+    return said | scores | {"rank": one.rank}
 
 
 def _pictures(samples: Samples, rows: list[int], on_progress: OnProgress) -> dict[int, dict[str, str]]:
@@ -117,13 +124,13 @@ def _pictures(samples: Samples, rows: list[int], on_progress: OnProgress) -> dic
     return out
 
 
-def _overview(samples: Samples, findings: list[Finding], auditor: LabelAuditor, shown: int) -> str:
+def _overview(samples: Samples, findings: list[Finding], auditor: LabelAuditor, features: Singles, shown: int) -> str:
     verdicts = Counter(one.verdict for one in findings)
     said = ", ".join(f"{count:,} {escape(verdict)}" for verdict, count in verdicts.most_common())
     pairs = Counter((one.label, one.proposed) for one in findings if one.label != one.proposed)
     confused = [(given, proposed, str(count)) for (given, proposed), count in pairs.most_common(MOST_CONFUSIONS)]
     small = [(samples.class_names[label],) for label in auditor.small_classes_]
-    tables = [_per_class(samples, findings, auditor)]
+    tables = [_per_class(samples, findings, auditor), _table(*_most_spread(samples, features))]
     tables.append(_table("Which classes are confused", ("given", "proposed", "samples"), confused))
     if small:
         tables.append(_table(f"Classes of fewer than {FEWEST_SAMPLES} samples, not judged", ("class",), small))
@@ -136,6 +143,7 @@ def _overview(samples: Samples, findings: list[Finding], auditor: LabelAuditor, 
         verdicts=said,
         left_out=left_out_line(samples.left_out),
         suspects=f"{shown:,}",
+        outlook="".join(f"<p>{escape(line)}</p>" for line in outlook(findings)),
         tables="".join(tables),
     )
 
@@ -149,6 +157,21 @@ def _per_class(samples: Samples, findings: list[Finding], auditor: LabelAuditor)
         for label, name in sorted(enumerate(samples.class_names), key=lambda one: -shares[one[0], 0])
     ]  # fmt: skip
     return _table("Classes, worst first", ("class", "samples", "wrong", "95 % interval", "belong to no class"), rows)
+
+
+def _most_spread(samples: Samples, features: Singles) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+    """The classes whose samples are least like each other: a folder that holds two classes is among them."""
+    labels, num_classes = torch.from_numpy(samples.labels), len(samples.class_names)
+    X = unit_rows(features)
+    sizes = torch.bincount(labels, minlength=num_classes)
+    length = torch.zeros(num_classes, X.shape[1]).index_add_(0, labels, X).norm(dim=1)
+    # Mean cosine of two different samples of a class.
+    alike = (length.square() - sizes) / (sizes * (sizes - 1)).clamp(min=1)
+    order = [label for label in alike.argsort().tolist() if sizes[label] >= FEWEST_SAMPLES][:MOST_SPREAD]
+    rows: list[tuple[str, ...]] = [
+        (samples.class_names[label], f"{int(sizes[label]):,}", f"{float(alike[label]):.2f}") for label in order
+    ]
+    return "Most spread classes", ("class", "samples", "mean cosine of two samples"), rows
 
 
 def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

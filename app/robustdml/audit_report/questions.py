@@ -1,26 +1,23 @@
-"""Questions about classes: two that may be one, one that may be two, and copies of test samples in training."""
+"""Questions: copies, two classes that may be one, and one that may be two."""
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from robustdml.arrays import Floats, Ints, Labels, Mask, blocks
+from robustdml.arrays import Floats, Ints, Labels
 from robustdml.audit.classes import ClassDoubts
-from robustdml.audit_report.findings import DROP, MERGE, SPLIT, Finding
+from robustdml.audit_report.findings import COPY, MERGE, SPLIT, Finding
 from robustdml.data.dataset import Samples
-from robustdml.data.image_files import Inputs
-from robustdml.networks.models import unit_length
-from robustdml_ops.ops import nearest
 
 # Questions of a kind in the page, and pictures on each of their sides.
 MOST_QUESTIONS, PICTURES = 500, 6
-# Correlation of grey images of this side from which on one is a copy of the other. Of Glyphs' images the closest two
-# have 0.985, an image and its JPEG file of quality 50 have 0.991.
-SIDE, ALIKE = 16, 0.99
-# Training images that a test image may be a copy of.
-MOST_COPIES = 5
+# Copies of one image that are shown.
+MOST_COPIES = 20
+BETWEEN_CLASSES, BETWEEN_PARTS = "Copies under different labels", "Images in both train and test"
+IN_A_CLASS = "Copies in one class"
+
+Sides: TypeAlias = dict[str, list[int]]
 
 
 @dataclass(frozen=True)
@@ -62,8 +59,8 @@ def best_first(labels: Labels, quality: Floats) -> list[Ints]:
     return np.split(np.lexsort((-quality, labels)), np.cumsum(np.bincount(labels))[:-1])
 
 
-def ask(samples: Samples, findings: list[Finding], quality: Floats, doubts: ClassDoubts) -> list[Section]:
-    """Ask about the classes in doubt, and about copies in both parts; the samples shown are those of best quality."""
+def ask(samples: Samples, findings: list[Finding], quality: Floats, doubts: ClassDoubts, copies: Ints) -> list[Section]:
+    """Ask about copies and about the classes in doubt; the samples shown are those of best quality."""
     of_class = best_first(samples.labels, quality)
     one = [_may_be_one(samples, of_class, *pair) for pair in doubts.one[:MOST_QUESTIONS]]
     two = [_may_be_two(samples.class_names[k], of_class[k], doubts.halves, mixing) for k, mixing in doubts.two]
@@ -79,12 +76,34 @@ def ask(samples: Samples, findings: list[Finding], quality: Floats, doubts: Clas
             two[:MOST_QUESTIONS],
         ),
     ]
+    about = "Without a decision apply keeps all."
+    kinds = copies_by_kind(samples, copies)
     if not samples.parts:
-        return sections
-    copies = find_copies(samples.inputs, np.array(samples.parts) == "test")
-    questions = [_is_copy(findings, *pair) for pair in list(copies.items())[:MOST_QUESTIONS]]
-    about = "A test on copies of what was learnt says too much. Without a decision apply keeps both."
-    return [*sections, Section("Images in both train and test", about, questions, True)]
+        del kinds[BETWEEN_PARTS]
+    asked = [Section(kind, about, [_is_copy(findings, one) for one in found], True) for kind, found in kinds.items()]
+    return [*asked, *sections]
+
+
+def copies_by_kind(samples: Samples, copies: Ints) -> dict[str, list[Sides]]:
+    """Groups of copies by the first of three kinds that they are of, each with its rows by class or part."""
+    labels, parts = samples.labels_by_name(), samples.parts
+    found: dict[str, list[Sides]] = {BETWEEN_CLASSES: [], BETWEEN_PARTS: [], IN_A_CLASS: []}
+    order = np.argsort(copies, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(copies[order])) + 1):
+        if copies[rows[0]] < 0:
+            continue
+        members = rows[:MOST_COPIES].tolist()
+        if len({labels[row] for row in members}) > 1:
+            kind, key = BETWEEN_CLASSES, labels
+        elif parts and len({parts[row] for row in members}) > 1:
+            kind, key = BETWEEN_PARTS, list(parts)
+        else:
+            kind, key = IN_A_CLASS, [""] * len(labels)
+        sides: Sides = {}
+        for row in members:
+            sides.setdefault(key[row], []).append(row)
+        found[kind].append(sides)
+    return {kind: groups[:MOST_QUESTIONS] for kind, groups in found.items()}
 
 
 def _may_be_one(samples: Samples, of_class: list[Ints], i: int, j: int, mixing: float) -> Question:
@@ -116,37 +135,19 @@ def _may_be_two(name: str, rows: Ints, halves: Ints, mixing: float) -> Question:
     return Question(f"two {name}", sides, evidence, choices)
 
 
-def _is_copy(findings: list[Finding], row: int, train: list[int]) -> Question:
-    sides = [("train", train), ("test", [row])]
+def _is_copy(findings: list[Finding], sides: Sides) -> Question:
+    rows = [row for members in sides.values() for row in members]
+    names = ", ".join(findings[row].sample for row in rows)
+    kept = list(sides.items()) if len(sides) > 1 else [("the first", rows[:1])]
     choices = [
         Choice(
-            f"leave out of {part}",
-            f"apply leaves {len(members)} out of {part}",
-            [(findings[one].sample, "", DROP, "") for one in members],
+            f"keep {'' if len(sides) == 1 else 'in '}{side}",
+            f"apply leaves out {len(rows) - len(members)} of {len(rows)} copies",
+            [(findings[row].sample, "", COPY, "") for row in rows if row not in members],
         )
-        for part, members in sides
+        for side, members in kept
     ]
-    names = ", ".join(findings[one].sample for one in (*train, row))
-    return Question(f"copy {findings[row].sample}", sides, names, [*choices, Choice("keep", "apply keeps all", [])])
-
-
-def find_copies(images: Inputs, parts: Mask) -> dict[int, list[int]]:
-    """Map test images (`parts` is true) to the training images that they are copies of; (N, channels, S, S)."""
-    test, train = np.flatnonzero(parts), np.flatnonzero(~parts)
-    found = nearest(_small(images, test), _small(images, train), min(MOST_COPIES, len(train)))
-    alike = (found.values >= ALIKE).numpy()
-    return {
-        int(row): train[near[same]].tolist()
-        for row, near, same in zip(test, found.indices.numpy(), alike, strict=True)
-        if same.any()
-    }
-
-
-def _small(images: Inputs, rows: Ints) -> Tensor:
-    """Small grey images of some rows without their mean, of length 1, (n, SIDE²)."""
-    out = torch.empty(len(rows), SIDE * SIDE)
-    for block in blocks(len(rows), 256):
-        grey = torch.from_numpy(np.asarray(images[rows[block]])).float().mean(1)
-        small = torch.nn.functional.adaptive_avg_pool2d(grey, SIDE).flatten(1)
-        out[block] = unit_length(small - small.mean(1, keepdim=True))
-    return out
+    choices.append(Choice("keep all", "apply keeps all", []))
+    return Question(
+        f"copy {findings[rows[0]].sample}", [(side or "copies", of) for side, of in sides.items()], names, choices
+    )

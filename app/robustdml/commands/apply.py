@@ -2,6 +2,7 @@
 
 import argparse
 import itertools
+import json
 import os
 import shutil
 from collections import Counter
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from robustdml.audit_report.findings import Decisions, Finding, clean_labels, read_decisions, read_findings
+from robustdml.audit_report.findings import Finding, clean_labels, read_decisions, read_findings
+from robustdml.audit_report.outlook import MUCH, expected_right, left_out
 from robustdml.audit_report.samples import read_samples
 from robustdml.cache import sole_use
 from robustdml.command_line import path
@@ -35,7 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--use", default=DROP, metavar="|".join(USES), help="what is done with wrong labels")
     parser.add_argument("--confidence", type=float, default=CONFIDENCE, help="of proposals that correct")
-    parser.add_argument("--decisions", type=path, metavar="FILE", help="decisions.csv, as audit.html downloads it")
+    parser.add_argument(
+        "--decisions",
+        type=path,
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="decisions.csv, as audit.html downloads it",
+    )
+    parser.add_argument("--yes", action="store_true", help=f"leave out more than {MUCH:.0%} of the samples")
+    parser.add_argument("--json", action="store_true", help="print the counts as JSON")
     parser.add_argument("--copy", action="store_true", help="copy images into the folder rather than link them")
 
 
@@ -44,12 +55,19 @@ def run(arguments: argparse.Namespace) -> int:
     if to.exists():
         raise UsageError(f"--to {to}: is there already; give a new name")
     findings = read_findings(arguments.labels)
-    decisions, names = Decisions(), ([one.sample for one in findings], [one.label for one in findings])
-    if arguments.decisions is not None:
-        decisions = read_decisions(arguments.decisions, *names)
+    names = [one.sample for one in findings], [one.label for one in findings]
+    decisions = read_decisions(arguments.decisions, *names)
     kept = clean_labels(findings, arguments.use, arguments.confidence, decisions)
     if not kept:
         raise UsageError(f"{arguments.labels}: no sample is left")
+    gone = left_out(findings, kept)
+    undecided = [one for one in gone if one.sample not in decisions.samples]
+    losing = f"{len(gone):,} leave, of which about {expected_right(undecided):,.0f} have a right label"
+    if len(undecided) > MUCH * len(findings) and not arguments.yes:
+        raise UsageError(
+            f"{losing}: more than {MUCH:.0%} of {len(findings):,} samples would go without a decision; look at them "
+            "in audit.html, or give --yes"
+        )
     if to.suffix.lower() == ".csv":
         width = 2 + any(one.part for one in findings)
         rows = [("path", "label", "part"), *((one.sample, one.label, one.part) for one in kept.values())]
@@ -59,9 +77,16 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _write_folder(to, kept, arguments.copy)
     changed = sum(one.label != findings[row].label for row, one in kept.items())
-    print(f"{to}: {len(kept):,} of {counted(len(findings), 'sample')}, {changed:,} of them under another label")
     decided = Counter(decision for decision, _ in decisions.samples.values())
     decided |= Counter({"classes merged": len(decisions.joined), "classes split": len(decisions.split)})
+    if arguments.json:
+        counts = {"samples": len(findings), "kept": len(kept), "relabelled": changed, "left out": len(gone)}
+        told = {"left out, expected right": expected_right(undecided), "decisions": dict(+decided), "to": str(to)}
+        print(json.dumps(counts | told))
+        return 0
+    print(f"{to}: {len(kept):,} of {counted(len(findings), 'sample')}, {changed:,} of them under another label")
+    if gone:
+        print(losing)
     if decided:
         print(f"by decision: {', '.join(f'{count:,} {what}' for what, count in sorted(decided.items()) if count)}")
     return 0

@@ -6,17 +6,28 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from robustdml.arrays import Array, Doubles, Singles, blocks
+from robustdml.arrays import Array, Doubles, Ints, Singles, blocks
 from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES
 from robustdml.audit.classes import doubt_classes
-from robustdml.audit_report.findings import estimated_share, findings_of, read_decisions, write_findings
+from robustdml.audit_report.copies import COPIES, find_copies, trained_on, write_copies
+from robustdml.audit_report.findings import (
+    Decisions,
+    Finding,
+    cannot_tell,
+    estimated_share,
+    findings_of,
+    read_decisions,
+    write_findings,
+)
 from robustdml.audit_report.learning import learn_embeddings
+from robustdml.audit_report.outlook import outlook
 from robustdml.audit_report.page import render_page
 from robustdml.audit_report.questions import Section, ask
 from robustdml.audit_report.samples import outside_line, read_samples
@@ -50,8 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decisions",
         type=path,
+        nargs="+",
+        default=[],
         metavar="FILE",
-        help="decisions.csv of audit.html: what was called right or wrong there improves the probabilities",
+        help="decisions.csv of audit.html: what was called right or wrong there improves the probabilities; of several "
+        "files the last wins",
     )
     parser.add_argument("--epochs", type=int, default=TrainingConfig().epochs, help="of a run")
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
@@ -60,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--finetune", action="store_true", help="train the backbone as well")
     parser.add_argument("--image-size", type=int, help="side in pixels that images are brought to")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
+    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
 
 
 def way_on(arguments: argparse.Namespace) -> str:
@@ -86,10 +101,15 @@ def run(arguments: argparse.Namespace) -> int:
             size = arguments.image_size or default_image_size(config.backbone)
             samples = with_images(samples, size, True, on_progress)
             _check_classes(samples)
-        checked = _checked(samples, arguments.decisions)  # a file that is none is told before anything is trained
-        features, untouched = _features(samples, config, arguments, on_progress)
+        # A file that holds no decisions is refused before anything is trained.
+        decisions = read_decisions(arguments.decisions, samples.names(), samples.labels_by_name())
+        checked = _checked(samples, decisions)
+        copies = find_copies(samples, on_progress)
+        write_copies(out / COPIES, samples, copies)
+        features, untouched = _features(samples, copies, config, arguments, on_progress)
         on_progress("judging", 0, 0)
-        auditor = LabelAuditor(features_learnt=not arguments.as_they_are).fit(features, samples.labels, checked)
+        auditor = LabelAuditor(features_learnt=not arguments.as_they_are)
+        auditor.fit(features, samples.labels, checked, None if untouched is features else untouched)
         doubts = doubt_classes(features, samples.labels, len(samples.class_names), untouched)
         findings = findings_of(samples, auditor, doubts.halves)
         write_findings(out / LABELS, findings)
@@ -100,10 +120,15 @@ def run(arguments: argparse.Namespace) -> int:
             class_names=np.array(samples.class_names),
             paths=np.array(samples.names()),
         )
-        sections = ask(samples, findings, auditor.label_quality_, doubts)
-        write_text(out / PAGE, render_page(samples, findings, auditor, features, sections, on_progress))
+        sections = ask(samples, findings, auditor.label_quality_, doubts, copies)
+        write_text(out / PAGE, render_page(samples, findings, auditor, features, sections, decisions, on_progress))
     say_left_out("audit", samples.left_out)
+    if arguments.json:
+        print(json.dumps(_as_json(out, samples, findings, auditor, sections)))
+        return 0
     Console().print(_summary(samples, auditor, sections, checked))
+    for line in outlook(findings):
+        print(line)
     print(f"{out / PAGE}: look there, then try robustdml apply {out / LABELS} --to CLEAN")
     _, low, high = auditor.wrong_share_
     judged = len(auditor.small_classes_) < len(auditor.classes_)
@@ -123,23 +148,39 @@ def _check_classes(samples: Samples) -> None:
 
 
 def _features(
-    samples: Samples, config: TrainingConfig, arguments: argparse.Namespace, on_progress: OnProgress
+    samples: Samples, copies: Ints, config: TrainingConfig, arguments: argparse.Namespace, on_progress: OnProgress
 ) -> tuple[Singles, Array]:
     if not arguments.as_they_are:
-        return learn_embeddings(samples, config, arguments.runs, arguments.out, arguments.device, on_progress)
+        given = samples, trained_on(copies, samples.labels), config, arguments.runs, arguments.out, arguments.device
+        return learn_embeddings(*given, on_progress)
     if samples.is_images:
         raise UsageError("--as-they-are is for features; of images they have to be made first")
     features = np.asarray(samples.inputs, dtype=np.float32)
     return features, features
 
 
-def _checked(samples: Samples, decisions: Path | None) -> Doubles:
+def _checked(samples: Samples, decisions: Decisions) -> Doubles:
     """Decisions of a person on each label, (N,): 1 for right, 0 for wrong, NaN without a decision."""
-    if decisions is None:
-        return np.full(len(samples), np.nan)
-    names, labels = samples.names(), samples.labels_by_name()
-    found = read_decisions(decisions, names, labels)
-    return np.array([found.says(name, label) for name, label in zip(names, labels, strict=True)])
+    pairs = zip(samples.names(), samples.labels_by_name(), strict=True)
+    return np.array([decisions.says(name, label) for name, label in pairs])
+
+
+def _as_json(
+    out: Path, samples: Samples, findings: list[Finding], auditor: LabelAuditor, sections: list[Section]
+) -> dict[str, Any]:
+    """What was found, for programs."""
+    share, low, high = auditor.wrong_share_.tolist()
+    return {
+        "samples": len(samples),
+        "classes": len(samples.class_names),
+        "left_out": list(samples.left_out),
+        "verdicts": dict(Counter(auditor.verdicts_.tolist())),
+        "wrong_share": None if cannot_tell(auditor) else {"estimate": share, "low": low, "high": high},
+        "questions": {section.title: len(section.questions) for section in sections},
+        "advice": outlook(findings),
+        "labels": str(out / LABELS),
+        "page": str(out / PAGE),
+    }
 
 
 def digest_of(samples: Samples) -> str:

@@ -1,0 +1,70 @@
+"""How often labels of clear samples are wrong: bounds of the rate of wrong labels, and how far a doubt is believed.
+
+The features alone, by the experts before anything is believed of a label, name a class for each sample with a
+probability u, and the given label disagrees with it or not. Disagreement means a wrong label, or a class whose members
+do not look alike. Among the clearest samples, of greatest u, hardly any is of the second kind, so their rate of
+disagreement bounds the rate of wrong labels r. Elsewhere disagreement e(u) is more frequent, and of a label there that
+disagrees no more than r / e(u) is wrong.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from sklearn.isotonic import IsotonicRegression
+from torch import Tensor
+
+from robustdml.arrays import Doubles, Mask
+
+# Shares of the samples, clearest first, whose rates of disagreement are bounds.
+PREFIXES = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
+# Fewer samples bound nothing. Standard errors that chance may take off a lower bound, and add to the least of six upper
+# ones: 0.025 / 6 of the normal distribution.
+FEWEST, CHANCE, CHANCE_OF_SIX = 20, 2.0, 2.64
+
+
+class Clear(NamedTuple):
+    """What the clear samples tell."""
+
+    low: float  # Bounds of the rate of wrong labels
+    estimate: float
+    high: float
+    disagreement: Doubles  # e(u) of each sample, (N,)
+
+
+def clear_samples(clearness: Doubles, disagrees: Mask) -> Clear:
+    """Bound the rate of wrong labels by samples of probability u (N,), and whether their labels disagree (N,)."""
+    order = np.argsort(-clearness, kind="stable")
+    wrong, sure = disagrees[order].astype(np.float64), clearness[order]
+    low, estimate, high = 0.0, float(wrong.mean()), 1.0
+    for prefix in PREFIXES:
+        count = int(prefix * len(wrong))
+        if count < FEWEST:
+            continue
+        rate = float(wrong[:count].mean())
+        if (bound := _highest(rate, count)) < high:
+            estimate, high = rate, bound
+        # The line through both halves, at the clear end; what the features leave open there is no wrong label.
+        first, second = float(wrong[: count // 2].mean()), float(wrong[count // 2 : count].mean())
+        spread = (2.25 * (first * (1 - first) + 1 / count) + 0.25 * (second * (1 - second) + 1 / count)) / (count / 2)
+        open_part = CHANCE * float(1 - sure[: count // 2].mean())
+        low = max(low, 1.5 * first - 0.5 * second - CHANCE * spread**0.5 - open_part)
+    falling = IsotonicRegression(increasing=False, out_of_bounds="clip")
+    return Clear(min(low, estimate), estimate, high, falling.fit(clearness, disagrees.astype(float)).predict(clearness))
+
+
+def _highest(rate: float, count: int) -> float:
+    """Wilson's upper bound of a rate."""
+    square = CHANCE_OF_SIX**2 / count
+    half = CHANCE_OF_SIX * (rate * (1 - rate) / count + square / (4 * count)) ** 0.5
+    return float((rate + square / 2 + half) / (1 + square))
+
+
+def with_share(wrong: Tensor, share: float) -> Tensor:
+    """Probabilities (N,) whose log-odds are shifted until their mean is the share."""
+    odds = torch.logit(wrong.double(), 1e-12)
+    low, high = -60.0, 60.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if float(torch.sigmoid(odds - middle).mean()) > share else (low, middle)
+    return torch.sigmoid(odds - high)
