@@ -134,7 +134,7 @@ def _overview(samples: Samples, findings: list[Finding], auditor: LabelAuditor, 
         classes=f"{len(samples.class_names):,}",
         share=estimated_share(auditor),
         verdicts=said,
-        left_out=left_out_line(samples.left_out),
+        left_out=left_out_line(samples.left_out, samples.notes),
         suspects=f"{shown:,}",
         tables="".join(tables),
     )

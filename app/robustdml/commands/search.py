@@ -71,7 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
                 figures.append(_figure(gallery, place, hit["sample"], f"{hit['similarity']:.3f}"))
             sections.append(searched(figures))
         write_text(out / PAGE, page(title, "\n".join(sections)))
-    say_left_out("search", list(dict.fromkeys([*queries.samples.left_out, *gallery.samples.left_out])))
+    left_out = list(dict.fromkeys([*queries.samples.left_out, *gallery.samples.left_out]))
+    say_left_out("search", left_out, [*queries.samples.notes, *gallery.samples.notes])
     print(f"{out / PAGE}: {counted(len(listed), 'query', 'queries')} in {counted(len(others), 'sample')}")
     return 0
 

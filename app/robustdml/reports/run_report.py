@@ -64,7 +64,7 @@ def render_run(result: TrainingResult, data: RetrievalData) -> str:
         f'<p class="finding">{escape(harm)}</p>' if harm else "",
         f"<p>{escape(summary['still_rising'])}</p>" if summary["still_rising"] else "",
         table(["", "last epoch", untouched.lower()], figures_of(result)),
-        left_out_line(result.left_out),
+        left_out_line(result.left_out, result.notes),
         f"<p>{escape(EXPLAINED)}</p>",
         *_chosen(result),
         *curves,

@@ -42,6 +42,7 @@ class TrainingResult:
     summary: dict[str, Any]
     retrieved: Ints  # Some test samples, each with those most similar to it, (n, 1 + k)
     left_out: tuple[str, ...]  # What was left out of the data, with the reason
+    notes: tuple[str, ...]  # How the data was read, where that is not plain, and copies between its parts
 
 
 def result_of(run: Run, untouched: dict[str, float], out: Path | None) -> TrainingResult:
@@ -75,9 +76,10 @@ def result_of(run: Run, untouched: dict[str, float], out: Path | None) -> Traini
     summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}
     summary["still_rising"] = still_rising(run.history, out)
     embedder = run.averaged().eval()
-    left_out = run.prepared.data.left_out
-    found = run.evaluate(_retrieve)
-    return TrainingResult(config, run.history, embedder, model, run.changed, scores, summary, found, left_out)
+    data, found = run.prepared.data, run.evaluate(_retrieve)
+    return TrainingResult(
+        config, run.history, embedder, model, run.changed, scores, summary, found, data.left_out, data.notes
+    )
 
 
 def _retrieve(embeddings: Singles, labels: Labels, device: torch.device) -> Ints:
