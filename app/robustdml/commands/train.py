@@ -139,7 +139,9 @@ def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
 
 def _print(result: TrainingResult, out: Path) -> None:
     wrong = f" ({result.changed.sum():,} of {len(result.changed):,} labels wrong)" if result.changed.any() else ""
-    title = f"{METHODS[result.config.method].title}, noise {result.summary['noise']}{wrong}"
+    noise, name = result.summary["noise"], result.summary["data"]["name"]
+    known = f"noise {noise}" if noise != "none" or name in NAMED else "labels as they are"
+    title = f"{METHODS[result.config.method].title}, {known}{wrong}"
     table = Table("", "last epoch", untouched_title(result.config.backbone).lower(), title=title)
     for row in figures_of(result):
         table.add_row(*row)
