@@ -156,7 +156,8 @@ def test_warnings_of_pillow_are_not_printed(image_model, tmp_path):
     Image.new("RGB", (40, 40)).save(tmp_path / "photos" / "a.jpg", exif=exif)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        dict(Image.open(tmp_path / "photos" / "a.jpg").getexif())
+        with Image.open(tmp_path / "photos" / "a.jpg") as image:
+            dict(image.getexif())
         assert "PIL" in told.pop().filename
         run_command("embed", image_model, tmp_path / "photos", "-o", tmp_path / "e.npz")
         assert "PIL" not in "".join(one.filename for one in told)
