@@ -6,6 +6,7 @@ One that can go on after an interruption says how in ``way_on``.
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -29,6 +30,8 @@ def main(argv: Sequence[str] | None = None, program: str = "robustdml") -> int:
     """Run the command line of a program."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parsed, name = argparse.Namespace(way_on=None), program
+    # Pillow's warnings name no file; images that cannot be read are told by the commands.
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     try:
         parsed = _parser(arguments, program).parse_args(arguments)
         name = f"{program} {parsed.command}"

@@ -59,8 +59,10 @@ def is_off(default: object) -> bool:
     return default is None or default is False or default == ""
 
 
-def say_left_out(command: str, left_out: Sequence[str]) -> None:
-    """Name the first few of what was left out, with the reason."""
+def say_left_out(command: str, left_out: Sequence[str], notes: Sequence[str] = ()) -> None:
+    """Say how data was read, where that is not plain, and name the first few of what was left out, with the reason."""
+    for note in dict.fromkeys(notes):
+        print(f"robustdml {command}: {note}", file=sys.stderr)
     if left_out:
         print(f"robustdml {command}: left out {len(left_out):,}: {few(left_out)}", file=sys.stderr)
 

@@ -3,8 +3,6 @@
 They may come from strangers: what they claim to hold is looked at before memory is given to it.
 """
 
-import csv
-import io
 import json
 import math
 import os
@@ -12,7 +10,7 @@ import pickle
 import stat
 import warnings
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robustdml.cache import NAMES, content_is_right, write_checked, write_text, write_whole
+from robustdml.cache import content_is_right, write_checked, write_whole
 from robustdml.errors import UsageError, reason_of
 
 # An array that is as large as the first and unpacks to as many times its size as the second is no embedding: zeros
@@ -128,32 +126,6 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise UsageError(f"{path}: not a readable {kind} (it holds a {type(content).__name__})")
     return content
-
-
-def read_csv(path: Path, kind: str, delimiters: str = ",") -> tuple[list[str], list[tuple[int, dict[str, Any]]]]:
-    """Read the columns, and each row with the number of its line; of several delimiters the first line has one most."""
-    check_plain(path, kind)
-    try:
-        with path.open(encoding="utf-8-sig", errors=NAMES, newline="") as file:
-            if "\0" in (first := file.readline()):
-                raise UsageError(f"{path}: not a {kind} in UTF-8; save it as one")
-            file.seek(0)
-            reader = csv.DictReader(file, delimiter=max(delimiters, key=first.count))
-            rows = [(reader.line_num, row) for row in reader]
-            columns = list(reader.fieldnames or ())  # reads the file where it is empty
-    except (OSError, csv.Error) as error:
-        raise UsageError(f"{path}: not a readable {kind} ({error})") from error
-    longer = next((line for line, row in rows if None in row), None)
-    if longer is not None:
-        raise UsageError(f'{path}, line {longer}: more values than columns; put quotes (") around one with a delimiter')
-    return columns, rows
-
-
-def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
-    """Write rows, the names of the columns first."""
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerows(rows)
-    write_text(path, out.getvalue())
 
 
 def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, NDArray[Any]]:

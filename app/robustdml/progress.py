@@ -24,6 +24,8 @@ OnProgress = Callable[[str, int, int], None]
 # Seconds: on a GPU each look at a loss waits for the device.
 BETWEEN_LOSSES = 0.5
 BETWEEN_LINES = 10.0
+# Of work that counts samples where other work counts steps.
+_OF_SAMPLES = ("features", "checking images", "embedding", "pictures")
 # Columns of a terminal below which the bar itself makes room for the words.
 NARROW = 70
 
@@ -105,13 +107,14 @@ class Lines(Recorder):
             return
         if time.monotonic() - self._last < BETWEEN_LINES:
             return
-        words, left = [what, f"step {done}/{total}"], self._stage.left(done, total)
+        unit = "sample" if any(word in what for word in _OF_SAMPLES) else "step"
+        words, left = [what, f"{unit} {done}/{total}"], self._stage.left(done, total)
         if self._loss is not None:
             words.append(f"loss {float(self._loss):.4g}")
         if self._training is not None:
             left = self._training.left(self._epochs_done + done / total, self._epochs)
         rate = self._stage.rate(done)
-        self._write(*words, *([f"{rate:.3g} steps/s"] if rate else []), left)
+        self._write(*words, *([f"{rate:.3g} {unit}s/s"] if rate else []), left)
 
     def start(self, history: Sequence[dict[str, float]], epochs: int) -> None:
         self._epochs, self._epochs_done = epochs, len(history)

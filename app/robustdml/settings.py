@@ -10,6 +10,7 @@ import yaml
 
 from robustdml.cache import write_text
 from robustdml.config import CORRECT, TrainingConfig
+from robustdml.data.lists import COLUMN_TEXTS
 from robustdml.data.load import expected_data
 from robustdml.errors import UnknownNameError, UsageError, did_you_mean
 from robustdml.filters.options import FILTERS, KINDS, NO_FILTER, FilterOptions
@@ -51,6 +52,9 @@ class DataSettings(Options):
     test_fraction: float = option(0.5, "fraction of the classes to test on; 0 trains on all, and tests on them")
     split_seed: int = option(0, "seed of the choice of test classes", at_least=0)
     skip_broken: bool = option(False, "leave out images that cannot be read and rows without path or label")
+    path_column: str = option("", COLUMN_TEXTS["path"], metavar="NAME")
+    label_column: str = option("", COLUMN_TEXTS["label"], metavar="NAME")
+    split_column: str = option("", COLUMN_TEXTS["split"], metavar="NAME")
 
 
 @dataclass(frozen=True)

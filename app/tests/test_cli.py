@@ -1,13 +1,19 @@
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import warnings
 import zipfile
+from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+import robustdml
 import robustdml_ops
 from app.tests.conftest import metrics_of, refused, run_command
 from robustdml import cli
@@ -127,3 +133,31 @@ def test_help_of_training_is_led_by_a_short_usage_and_shows_defaults():
         assert line in text
     assert "(default: None)" not in text and "(default: False)" not in text
     assert all(method in text for method in METHODS)
+
+
+def test_an_editable_install_imports_beside_a_folder_of_its_name(tmp_path):
+    """A folder without ``__init__.py`` comes before the finder of an editable install, and not before a path."""
+    source, copy = Path(robustdml.__file__).parents[1], tmp_path / "app"
+    shutil.copytree(source / "robustdml", copy / "robustdml", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "LICENSE"):
+        shutil.copy(source / name, copy / name)
+    build = "import sys; from setuptools import build_meta; build_meta.build_editable(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, tmp_path], cwd=copy, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (installed,) = (name for name in archive.namelist() if "/" not in name)
+        assert installed.endswith(".pth") and archive.read(installed).decode().strip() == str(copy)
+
+
+def test_warnings_of_pillow_are_not_printed(image_model, tmp_path):
+    """They name no file; this one is about EXIF that is cut off."""
+    (tmp_path / "photos").mkdir()
+    exif = b"Exif\0\0II*\0\x08\0\0\0\x05\0"
+    Image.new("RGB", (40, 40)).save(tmp_path / "photos" / "a.jpg", exif=exif)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with Image.open(tmp_path / "photos" / "a.jpg") as image:
+            dict(image.getexif())
+        assert "PIL" in told.pop().filename
+        run_command("embed", image_model, tmp_path / "photos", "-o", tmp_path / "e.npz")
+        assert "PIL" not in "".join(one.filename for one in told)

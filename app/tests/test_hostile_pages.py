@@ -18,6 +18,7 @@ from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
 from robustdml.reports.html import policy
 from robustdml.reports.run_report import render_run
+from robustdml.retrieval import retrieval_by_query
 from robustdml.train import train
 
 FAST = TrainingConfig(epochs=3, batch_size=32, embedding_size=8)
@@ -205,7 +206,18 @@ def test_the_test_part_is_told(noisy):
     assert found.summary["test"] == {"samples": 123, "classes": 10, "alone": 1, "trained_on": False}
     told = "Tested on 123 samples of 10 other classes, without 1 that are alone in their class."
     assert told in render_run(found, alone)
-    found.summary["test"]["classes"] = 1
+    names = (*noisy.train.class_names[:3], *names[3:])
+    some = replace(alone, test=replace(alone.test, class_names=names))
+    found = train(replace(FAST, epochs=1), some, device="cpu")
+    test, shown = found.summary["test"], render_run(found, some)
+    embeddings = found.model.embed(some.test.inputs).numpy()
+    unseen = retrieval_by_query(embeddings, some.test.labels, among=np.flatnonzero(some.test.labels > 2))
+    assert test["trained_on"] == 3 and test["unseen"]["precision_at_1"] == pytest.approx(np.nanmean(unseen, axis=0)[0])
+    assert "Tested on 123 samples of 10 classes, 3 of them trained on, without 1" in shown
+    recall = f"of samples of the others Recall@1 is {test['unseen']['precision_at_1']:.3f} and MAP@R is "
+    assert f"3 of 10 test classes were trained on, which raises the figures; {recall}" in shown
+    assert "Tested on the classes that it was trained on" not in shown
+    found.summary["test"] = {**test, "classes": 1}
     assert "of one class, so that whatever is found is right" in render_run(found, alone)
 
 

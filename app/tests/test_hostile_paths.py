@@ -170,9 +170,10 @@ def test_lists_that_point_elsewhere(tmp_path):
     folder = tmp_path / "folder"
     for number in range(4):
         photograph(folder / f"{number}.png", number % 2)
-    photograph(tmp_path / "private.png", 1)
+    for name in ("private.png", "other.png"):
+        photograph(tmp_path / name, 1)
     rows = [(f"{number}.png", f"{number % 2}") for number in range(4)]
-    rows += [("../private.png", "1"), (str(tmp_path / "private.png"), "0"), ("~nobody-of-this-name/x.png", "1")]
+    rows += [("../private.png", "1"), (str(tmp_path / "other.png"), "0"), ("~nobody-of-this-name/x.png", "1")]
     rows += [("a\0b.png", "1")] if sys.version_info >= (3, 11) else []
     path = folder / "list.csv"
     with path.open("w", newline="") as file:

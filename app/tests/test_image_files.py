@@ -12,9 +12,9 @@ from torch import nn
 
 from app.tests.conftest import CPU, SMALL, refused, run_command, save_photos
 from robustdml.data import image_files, images, load_data
-from robustdml.data.folders import read_list
 from robustdml.data.image_files import ImageFiles, batches_of, find_broken
 from robustdml.data.images import decode
+from robustdml.data.lists import read_list
 from robustdml.errors import UsageError
 from robustdml.networks.backbones.choice import Origin
 from robustdml.networks.stored_features import map_features, store_split
@@ -225,7 +225,7 @@ def test_a_list_may_name_its_parts(tmp_path):
     data = load_data(str(tmp_path / "list.csv"), image_size=6)
     assert data.train.class_names == ("class 0", "class 1") and data.test.class_names == ("class 2",)
     (tmp_path / "list.csv").write_text("\n".join(["path,label,part", *rows[1:], f"{images[0]},class 0,val"]))
-    with pytest.raises(UsageError, match="part is 'val' beside train and test"):
+    with pytest.raises(UsageError, match="column part holds 'train'; 'test'; 'val'; expected train"):
         load_data(str(tmp_path / "list.csv"), image_size=6)
 
 
@@ -251,3 +251,54 @@ def test_what_is_missing_is_named(folder):
     with pytest.raises(UsageError, match=r"2 rows without path.*; .*1 of list.csv \(no label\); row 2 .*\(no path\)"):
         load_data(str(path))
     assert read_list(path).class_names == ("d",)
+
+
+def gradient(bits):
+    """A picture that is dark on the left and light on the right, of numbers of so many bits."""
+    return np.tile(np.linspace(0, 2**bits - 1, SIDE).astype(np.uint16), (SIDE, 1))
+
+
+def tiff(path, planes, white_is_zero=False, bits=16):
+    """Write a file of TIFF with a plane a channel, byte by byte: Pillow writes no such files."""
+    data = b"".join(plane.astype(f"<u{bits // 8}").tobytes() for plane in planes)
+    count, size = len(planes), SIDE * SIDE * bits // 8
+    show = 2 if count > 1 else 1 - white_is_zero
+    tags = [(256, 4, [SIDE]), (257, 4, [SIDE]), (258, 3, [bits] * count), (259, 3, [1]), (262, 3, [show])]
+    tags += [(273, 4, None), (277, 3, [count]), (278, 4, [SIDE]), (279, 4, [size] * count), (284, 3, [1 + (count > 1)])]
+    extra, entries = b"", b""
+    after = 8 + 2 + 12 * len(tags) + 4
+    room = sum(len(values or planes) * (4 if kind == 4 else 2) for _, kind, values in tags if len(values or planes) > 1)
+    for number, kind, values in tags:
+        values = [after + room + size * plane for plane in range(count)] if values is None else values
+        packed = b"".join(value.to_bytes(4 if kind == 4 else 2, "little") for value in values)
+        place = packed.ljust(4, b"\0")
+        if len(packed) > 4:
+            place, extra = (after + len(extra)).to_bytes(4, "little"), extra + packed
+        entries += (
+            b"".join(one.to_bytes(size, "little") for one, size in ((number, 2), (kind, 2), (len(values), 4))) + place
+        )
+    head = b"II*\0" + (8).to_bytes(4, "little") + len(tags).to_bytes(2, "little")
+    path.write_bytes(head + entries + bytes(4) + extra.ljust(room, b"\0") + data)
+    return path
+
+
+def test_deep_pictures_of_cameras_and_scanners_look_as_they_do(tmp_path):
+    expected = gradient(8).astype(int)
+    Image.fromarray(gradient(12)).save(tmp_path / "12 in 16.png")
+    Image.fromarray(gradient(12)).save(tmp_path / "12 in 16.tif")
+    (tmp_path / "16.pgm").write_bytes(f"P5 {SIDE} {SIDE} 65535\n".encode() + gradient(16).astype(">u2").tobytes())
+    tiff(tmp_path / "white is 0.tif", [2**16 - 1 - gradient(16)], white_is_zero=True)
+    tiff(tmp_path / "white is 0, 8.tif", [255 - gradient(8)], white_is_zero=True, bits=8)
+    tiff(tmp_path / "planes of 8.tif", [gradient(8)] * 3, bits=8)
+    for name in ("12 in 16.png", "12 in 16.tif", "16.pgm", "white is 0.tif", "white is 0, 8.tif", "planes of 8.tif"):
+        pixels = decode(tmp_path / name, SIDE)
+        assert not isinstance(pixels, str) and np.abs(pixels[0] - expected).max() <= 1, name
+    planes = decode(tiff(tmp_path / "planes.tif", [gradient(16)] * 3), SIDE)
+    assert planes.endswith("(its channels of 16 bits lie one behind the other, which is not read; save it with 8 bits)")
+
+
+def test_a_broken_image_is_named_once_with_its_reason(tmp_path):
+    (tmp_path / "a.jpg").write_text("no image")
+    (tmp_path / "b.jpg").write_bytes(b"")
+    told = [decode(tmp_path / name, 8) for name in ("a.jpg", "b.jpg")]
+    assert told == [f"{tmp_path}/a.jpg (cannot identify image file)", f"{tmp_path}/b.jpg (empty, 0 bytes)"]

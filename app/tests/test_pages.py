@@ -191,6 +191,11 @@ def test_each_page_fits_the_window(chromium, pages, command, width):
     # No column of a table takes the whole window.
     names = chromium.run("return [...document.querySelectorAll('tbody th')].map(one => one.offsetWidth)")
     assert max(names, default=0) < 0.7 * width
+    # A table that is cut has a shadow at its edge.
+    edges = chromium.run(
+        "return [...document.querySelectorAll('.scroll')].map(one => getComputedStyle(one).backgroundAttachment)"
+    )
+    assert all("local" in one and "scroll" in one for one in edges)
 
 
 @pytest.mark.parametrize(("width", "columns"), [(1200, 5), (390, 4)])

@@ -51,6 +51,10 @@ def test_a_log_has_a_line_now_and_then(clock, capsys):
         "Robust: pretraining, step 30/40, 1 steps/s, 0:00:10 left",
         "Robust: pretraining, step 40/40, 1 steps/s",
     ]
+    for done in range(2):
+        follow("checking images", 1000 * done, 2000)
+        clock.now += 20
+    assert lines(capsys)[-1] == "Robust: checking images, sample 1000/2000, 50 samples/s, 0:00:20 left"
 
 
 def test_a_log_of_training_has_epochs_losses_and_the_time_that_is_left(clock, capsys):

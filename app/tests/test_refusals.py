@@ -13,7 +13,7 @@ from robustdml.data import images
 TEXTS = {
     "all.csv": "path,label\na.png,x\nb.png,x\n",
     "blank.txt": "\n",
-    "columns.csv": "file,class\na.png,b\n",
+    "columns.csv": "photo,class\na.png,b\n",
     "doubled.csv": "path,label,label\na.png,x,y\n",
     "empty.csv": "path,label\n",
     "nothing.csv": "",
@@ -60,7 +60,7 @@ def folder(tmp_path, trained, clusters):
 
 MISTAKES = [
     # What would be taken for something else, or lost
-    ("train --data wide.csv", "wide.csv: not a .csv file in UTF-8; save it as one"),
+    ("train --data wide.csv", "wide.csv: not a list of images in UTF-8; save it as one"),
     ("train --data longer.csv", "longer.csv, line 2: more values than columns"),
     ("audit twice.csv --out y", "rows 1 and 2 are of the same file"),
     ("train --data features.npz --out mine", "holds report.html, and no checkpoint"),
@@ -135,9 +135,9 @@ MISTAKES = [
     ("audit bare --out out", "no images"),
     ("audit missing --out out", "no such file"),
     ("audit empty.csv --out out", "an empty list"),
-    ("audit nothing.csv --out out", "no column 'path'; found nothing"),
+    ("audit nothing.csv --out out", "nothing.csv: an empty list"),
     ("audit doubled.csv --out out", "2 columns are called label; keep one"),
-    ("audit columns.csv --out out", "no column 'path'; found file, class. Call that of the images path"),
+    ("audit columns.csv --out out", "no column 'path'; found photo, class. Call it path, or name it by --path-column"),
     ("audit all.csv --out out", "one class, 'x'; labels are judged beside others"),
     ("audit lone.npz --out out", "no class has 2 samples; labels are judged beside others of their class"),
     ("audit gone.csv --out out", "no image of 3 can be read"),

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from app.tests.conftest import EVERY_METHOD, Ends, begun, check_equal, check_resume, metrics_of, weights
+from app.tests.conftest import (
+    EVERY_METHOD,
+    SMALL,
+    Ends,
+    begun,
+    check_equal,
+    check_resume,
+    metrics_of,
+    run_command,
+    weights,
+)
 from robustdml import train as train_module
 from robustdml.config import TrainingConfig
 from robustdml.data.samplers import LEAST_STEPS, ClassBalancedSampler, RandomSampler
@@ -268,3 +278,8 @@ def test_batches_that_cannot_be():
         ClassBalancedSampler(np.arange(50) % 5, 12, 2, 0)
     with pytest.raises(UsageError, match="num_samples=0"):
         RandomSampler(0, 4, 0)
+
+
+def test_labels_that_nobody_made_wrong_are_not_called_free_of_noise(photos):
+    printed = run_command("train", "--data", photos, *SMALL).out
+    assert "labels as they are" in printed and "noise none" not in printed

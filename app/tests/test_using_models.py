@@ -6,13 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from app.tests.conftest import SIZE, metrics_of, refused, run_command
 from robustdml import load_embedder
@@ -318,3 +319,70 @@ def test_the_example_of_faiss_finds_an_image(image_model, photos):
     command = [sys.executable, ROOT / "examples" / "faiss_index.py", image_model, photos, query]
     found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     assert found[0] == f"1.000 {query}"
+
+
+def test_a_query_does_not_find_itself_under_another_path(image_model, photos, tmp_path):
+    """Such as in a folder of links, which `apply` lays out."""
+    (tmp_path / "clean").mkdir()
+    for number, file in enumerate(sorted(photos.rglob("*.png"))):
+        (tmp_path / "clean" / f"{number}.png").symlink_to(file)
+    query = photos / "class 3" / "0.png"
+    run_command("search", image_model, query, "--in", tmp_path / "clean", "-k", "47", "--device", "cpu", "--out", "out")
+    (one,) = json.loads((tmp_path / "out" / "search.json").read_text())
+    assert len(one["found"]) == 47
+    assert not any(Path(hit["sample"]).resolve() == query.resolve() for hit in one["found"])
+
+
+def prepared_by(description, file):
+    """An image as the description says, and nothing else: each step is done where it is named."""
+    side = description["shape"][2:]
+    steps = {
+        "frame": lambda image: (image.seek(0), image)[1],
+        "upright": ImageOps.exif_transpose,
+        "depth": to_eight_bits,
+        "transparency": over_white,
+        "mode": lambda image: image.convert(description["mode"]),
+        "crop": central_square,
+        "resize": lambda square: square[0].resize(side, Image.Resampling.BICUBIC, box=square[1]),
+        "range": lambda image: np.float32(image) / 255 * description["range"][1],
+    }
+    image = Image.open(file)
+    for name in description["order"]:
+        assert description[name]
+        image = steps[name](image)
+    return image.transpose(2, 0, 1)
+
+
+def to_eight_bits(image):
+    if not image.mode.startswith("I;16"):
+        return image
+    numbers = np.asarray(image)
+    return Image.fromarray((numbers >> (4 if numbers.max() < 4096 else 8)).astype(np.uint8))
+
+
+def over_white(image):
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
+
+
+def central_square(image):
+    side = min(image.size)
+    left, top = (image.width - side) / 2, (image.height - side) / 2
+    return image, (left, top, left + side, top + side)
+
+
+def test_the_exported_description_is_all_that_a_stranger_needs(image_model, tmp_path):
+    run_command("export", image_model, "-o", tmp_path / "model.pt2")
+    description = json.loads((tmp_path / "model.pt2.json").read_text())["preprocessing"]
+    embedder, colours = load_embedder(image_model), np.random.default_rng(0).integers(0, 255, (3, 4, 3))
+    scene = Image.fromarray(colours.astype(np.uint8)).resize((61, 40), Image.Resampling.BICUBIC)
+    clear, turned, deep = scene.convert("RGBA"), Image.Exif(), np.asarray(scene.convert("L")).astype(np.uint16)
+    clear.putalpha(Image.linear_gradient("L").resize(scene.size))
+    turned[274] = 6
+    scene.save(tmp_path / "turned.png", exif=turned)
+    clear.save(tmp_path / "clear.png")
+    Image.fromarray(deep << 8).save(tmp_path / "deep.png")
+    Image.fromarray(deep << 4).save(tmp_path / "camera.png")
+    for name in ("turned.png", "clear.png", "deep.png", "camera.png"):
+        theirs = torch.from_numpy(prepared_by(description, tmp_path / name))[None]
+        torch.testing.assert_close(theirs, embedder.prepare([tmp_path / name]), atol=1.5 / 255, rtol=0)
+        torch.testing.assert_close(embedder.embed(theirs), embedder.embed([tmp_path / name]), atol=1e-3, rtol=0)

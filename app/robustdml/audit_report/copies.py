@@ -14,8 +14,8 @@ from robustdml.arrays import Ints, Labels, Rows, blocks
 from robustdml.data.dataset import Samples
 from robustdml.data.image_files import Inputs
 from robustdml.networks.models import unit_length
-from robustdml.plain_files import write_csv
 from robustdml.progress import OnProgress, silent
+from robustdml.tables import write_csv
 from robustdml_ops.ops import nearest
 
 COPIES = "copies.csv"

@@ -13,10 +13,10 @@ from robustdml.audit import VERDICTS, LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES, NOT_SURE, RIGHT, WRONG
 from robustdml.config import CONFIDENCE, CORRECT, USES
 from robustdml.data.dataset import Samples
-from robustdml.data.folders import PARTS
+from robustdml.data.parts import PARTS
 from robustdml.errors import UnknownNameError, UsageError, few
-from robustdml.plain_files import read_csv, write_csv
 from robustdml.reports.html import in_browser
+from robustdml.tables import read_table, write_csv
 
 # Width of the interval of the rate of wrong labels from which on it is not told.
 UNKNOWN = 0.5
@@ -96,10 +96,11 @@ def write_findings(path: Path, findings: list[Finding]) -> None:
 
 def read_findings(path: Path) -> list[Finding]:
     """Read ``labels.csv`` back; a person may have changed it."""
-    columns, rows = read_csv(path, "labels.csv")
+    columns, rows = read_table(path, "labels.csv")
     missing = [column for column in COLUMNS if column not in columns]
     if missing:
-        raise UsageError(f"{path}: no column {missing[0]!r}; expected a labels.csv of this version's robustdml audit")
+        there = f"no column {missing[0]!r} among {few(columns) or 'none'}"
+        raise UsageError(f"{path}: {there}; expected a labels.csv of this version's robustdml audit")
     return [_finding(path, line, row) for line, row in rows]
 
 
@@ -109,7 +110,8 @@ def _finding(path: Path, line: int, row: dict[str, str]) -> Finding:
     if row["part"] not in ("", *PARTS):
         raise UsageError(f"{path}, line {line}: part {row['part']!r}; expected {' or '.join(PARTS)}, or nothing")
     try:
-        right, proposed = (float(row[key]) for key in ("probability", "proposed_probability"))
+        # Spreadsheets of some countries write a decimal comma.
+        right, proposed = (float(row[key].replace(",", ".")) for key in ("probability", "proposed_probability"))
         group, half, rank = (
             int(row[key] or other) for key, other in (("duplicate_group", -1), ("half", 0), ("rank", 0))
         )
@@ -187,11 +189,10 @@ def read_decisions(paths: Sequence[Path], names: Iterable[str], labels: Iterable
     samples, classes = _as_shown(names), _as_shown(labels)
     out = Decisions()
     for path in paths:
-        columns, rows = read_csv(path, ".csv file")
+        columns, rows = read_table(path, "decisions.csv")
         if not set(DECISION_COLUMNS) <= set(columns):
-            raise UsageError(
-                f"{path}: expected the columns {', '.join(DECISION_COLUMNS)}, as audit.html downloads them"
-            )
+            expected = f"expected the columns {', '.join(DECISION_COLUMNS)}, as audit.html downloads them"
+            raise UsageError(f"{path}: {expected}; found {few(columns) or 'none'}")
         for line, row in rows:
             _take(f"{path}, line {line}", row, samples, classes, out)
     return out
@@ -200,9 +201,9 @@ def read_decisions(paths: Sequence[Path], names: Iterable[str], labels: Iterable
 Shown = dict[str, list[str]]  # The names that a browser shows as one
 
 
-def _take(line: str, row: dict[str, str | None], samples: Shown, classes: Shown, out: Decisions) -> None:
+def _take(line: str, row: dict[str, str], samples: Shown, classes: Shown, out: Decisions) -> None:
     """Take a line of the file into the decisions."""
-    sample, name, decision, label = (row[column] or "" for column in DECISION_COLUMNS)
+    sample, name, decision, label = (row[column] for column in DECISION_COLUMNS)
     of_class = bool(name)
     allowed = (MERGE, SPLIT) if of_class else SAMPLE_DECISIONS
     if decision not in allowed:

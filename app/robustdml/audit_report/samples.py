@@ -8,8 +8,9 @@ import numpy as np
 
 from robustdml.data.dataset import Samples
 from robustdml.data.features import read_part
-from robustdml.data.folders import is_list, listed_parts
+from robustdml.data.folders import listed_parts
 from robustdml.data.image_files import ImageFiles
+from robustdml.data.lists import ANY_COLUMNS, Columns, is_list
 from robustdml.data.load import existing, expected_data
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
@@ -17,7 +18,7 @@ from robustdml.plain_files import read_npz
 from robustdml.progress import OnProgress, silent
 
 
-def read_samples(source: str, on_progress: OnProgress = silent) -> Samples:
+def read_samples(source: str, columns: Columns = ANY_COLUMNS, on_progress: OnProgress = silent) -> Samples:
     """Find the samples; images are not looked at yet, and the source is one for `robustdml apply` to find again."""
     if source in NAMED:
         train = NAMED[source].load().train
@@ -26,7 +27,7 @@ def read_samples(source: str, on_progress: OnProgress = silent) -> Samples:
     if path.suffix.lower() == ".npz":
         return _of_features(path)
     if path.is_dir() or is_list(path):
-        return _of_files(path, on_progress)
+        return _of_files(path, columns, on_progress)
     raise UsageError(f"{source}: not a kind of file that can be audited; expected {expected_data()}")
 
 
@@ -43,9 +44,9 @@ def _of_features(path: Path) -> Samples:
     return replace(whole.subset(np.flatnonzero(finite)), left_out=bad)
 
 
-def _of_files(path: Path, on_progress: OnProgress) -> Samples:
+def _of_files(path: Path, columns: Columns, on_progress: OnProgress) -> Samples:
     """A class folder of the same name in both parts is one class."""
-    listed = listed_parts(path, on_progress)
+    listed = listed_parts(path, columns, on_progress)
     labels = [label for images in listed.values() for label in images.labels_by_name()]
     class_names, numbers = np.unique(labels, return_inverse=True)
     files = [file.absolute() for images in listed.values() for file in images.files]
@@ -58,6 +59,7 @@ def _of_files(path: Path, on_progress: OnProgress) -> Samples:
         source=str(path.absolute()),
         left_out=tuple(one for images in listed.values() for one in (*images.loose, *images.left_out)),
         parts=parts if any(parts) else (),
+        notes=tuple(one for images in listed.values() for one in images.notes),
     )
 
 

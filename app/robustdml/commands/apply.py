@@ -18,9 +18,10 @@ from robustdml.command_line import path
 from robustdml.commands.audit import STATE, digest_of
 from robustdml.config import CONFIDENCE, DROP, USES
 from robustdml.data.features import TEST, read_part, sample_names
-from robustdml.data.images import SUFFIXES, is_image_inside
+from robustdml.data.files import is_image, is_image_inside
 from robustdml.errors import UsageError, counted, few
-from robustdml.plain_files import read_json, read_npz, write_csv, write_npz
+from robustdml.plain_files import read_json, read_npz, write_npz
+from robustdml.tables import write_csv
 
 # Bytes of a name, on nearly all disks.
 LONGEST_NAME = 255
@@ -131,7 +132,7 @@ def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:
             "paths in the findings; of features give --to a .npz file, or a .csv list"
         )
     # Whoever made the list chose what is copied out of other folders: images, and nothing else.
-    others = [one.sample for one in kept.values() if Path(one.sample).suffix.lower() not in SUFFIXES]
+    others = [one.sample for one in kept.values() if not is_image(one.sample)]
     if others:
         raise UsageError(f"no images by their names: {few(others)}; give --to a .csv list")
     # A name says little: a link, or a file of another kind, may have that of an image.

@@ -33,6 +33,7 @@ from robustdml.audit_report.questions import Section, ask
 from robustdml.audit_report.samples import outside_line, read_samples
 from robustdml.cache import LOCK, NAMES, sole_use, write_text
 from robustdml.command_line import path, say_left_out
+from robustdml.commands.columns import add_column_arguments, columns_of
 from robustdml.config import TrainingConfig
 from robustdml.data.dataset import Samples
 from robustdml.data.folders import with_images
@@ -73,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backbone-weights", default="", metavar="FILE", help="as in robustdml train")
     parser.add_argument("--finetune", action="store_true", help="train the backbone as well")
     parser.add_argument("--image-size", type=int, help="side in pixels that images are brought to")
+    add_column_arguments(parser)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
 
@@ -91,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     config = TrainingConfig(**{name: getattr(arguments, name) for name in settings})
     with progress_bar("audit") as on_progress, sole_use(out / LOCK, out):
         on_progress("reading data", 0, 0)
-        samples = read_samples(arguments.data, on_progress)
+        samples = read_samples(arguments.data, columns_of(arguments), on_progress)
         _check_classes(samples)
         if (outside := outside_line(samples)) is not None:
             print(f"robustdml audit: {in_one_line(outside)}", file=sys.stderr)
@@ -122,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
         sections = ask(samples, findings, auditor.label_quality_, doubts, copies)
         write_text(out / PAGE, render_page(samples, findings, auditor, features, sections, decisions, on_progress))
-    say_left_out("audit", samples.left_out)
+    say_left_out("audit", samples.left_out, samples.notes)
     if arguments.json:
         print(json.dumps(_as_json(out, samples, findings, auditor, sections)))
         return 0
@@ -142,7 +144,8 @@ def _check_classes(samples: Samples) -> None:
     if twice:
         raise UsageError(f"{samples.source}: {counted(len(twice), 'sample')} given twice, keep one: {few(twice)}")
     if len(samples.class_names) < 2:
-        raise UsageError(f"{samples.source}: one class, {samples.class_names[0]!r}; labels are judged beside others")
+        found = f"one class, {samples.class_names[0]!r}{samples.in_brackets()}"
+        raise UsageError(f"{samples.source}: {found}; labels are judged beside others")
     if np.bincount(samples.labels).max() < 2:
         raise UsageError(f"{samples.source}: no class has 2 samples; labels are judged beside others of their class")
 

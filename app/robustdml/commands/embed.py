@@ -10,6 +10,7 @@ import numpy as np
 from robustdml.arrays import Array
 from robustdml.cache import check_writable
 from robustdml.command_line import path, say_left_out
+from robustdml.commands.columns import add_column_arguments, columns_of
 from robustdml.data.features import TEST, TRAIN
 from robustdml.errors import UsageError, expanded
 from robustdml.networks.preparation import resolve_device
@@ -32,6 +33,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, help="samples at a time")
     parser.add_argument("--skip-broken", action="store_true", help="leave out images that cannot be read")
+    add_column_arguments(parser)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
 
 
@@ -53,7 +55,7 @@ def embed_source(
     embedder: TrainedEmbedder, source: str, arguments: argparse.Namespace, on_progress: OnProgress
 ) -> Embedded:
     """Embed the test part of data that has one, otherwise all of it."""
-    parts = find_samples(source, embedder.card)
+    parts = find_samples(source, embedder.card, columns_of(arguments))
     samples = parts.get(TEST, parts[TRAIN])
     if TEST in parts:
         samples = replace(samples, source=f"{samples.source}, test part")
@@ -77,9 +79,10 @@ def run(arguments: argparse.Namespace) -> int:
     check_writable(out.parent)
     arrays: dict[str, Array] = {}
     left_out: list[str] = []
+    notes: list[str] = []
     with progress_bar("embed") as on_progress:
         embedder = open_model(arguments, on_progress, arguments.device)
-        parts = find_samples(arguments.images, embedder.card)
+        parts = find_samples(arguments.images, embedder.card, columns_of(arguments))
         classes = list(dict.fromkeys(name for samples in parts.values() for name in samples.class_names))
         for part, samples in parts.items():
             found = embed_samples(embedder, samples, arguments.batch_size, arguments.skip_broken, on_progress)
@@ -89,10 +92,11 @@ def run(arguments: argparse.Namespace) -> int:
             if samples.files:
                 arrays[f"{part}paths"] = np.array(found.names)
             left_out += found.samples.left_out
+            notes += found.samples.notes
     if classes:
         arrays["class_names"] = np.array(classes)
     write_npz(out, **arrays)
-    say_left_out("embed", left_out)
+    say_left_out("embed", left_out, notes)
     if "labels" not in arrays:
         print(f"robustdml embed: {arguments.images} has no labels, such as class folders give: none are in {out}")
     sizes = (f"{name} {'×'.join(map(str, array.shape))}" for name, array in arrays.items())

@@ -19,11 +19,11 @@ from robustdml.cache import check_writable, write_text
 from robustdml.command_line import path, say_left_out
 from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, embed_source, open_model, same_source
 from robustdml.errors import UsageError, counted, few, in_one_line
-from robustdml.plain_files import write_csv
 from robustdml.progress import progress_bar
 from robustdml.reports.html import figure, page, table
 from robustdml.reports.run_plots import LINES, draw_axes
 from robustdml.retrieval import METRICS, intervals_over_classes, retrieval_by_query
+from robustdml.tables import write_csv
 from robustdml.verification import FALSE_ACCEPTS, Verification, verify
 
 PAGE, FIGURES, CLASSES = "evaluation.html", "evaluation.json", "classes.csv"
@@ -70,7 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"{searched.samples.source}: nothing to find; retrieval needs {need}")
         on_progress("comparing pairs", 0, 0)
         pairs = verify(rows, labels, gallery)
-    say_left_out("evaluate", [*queries.samples.left_out, *(searched.samples.left_out if gallery is not None else ())])
+    both = [queries.samples, *([searched.samples] if gallery is not None else [])]
+    left_out, notes = (
+        [one for samples in both for one in samples.left_out],
+        [one for samples in both for one in samples.notes],
+    )
+    say_left_out("evaluate", left_out, notes)
     # Rows of two files of features have the same numbers for names.
     of_files = len(searched.samples.files) > 0
     if gallery is not None and (of_files or same_source(arguments.data, arguments.gallery)):

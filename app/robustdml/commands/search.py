@@ -2,7 +2,9 @@
 
 import argparse
 import json
+from collections import Counter
 from html import escape
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +52,18 @@ def run(arguments: argparse.Namespace) -> int:
         among_themselves = gallery is queries
         if among_themselves and len(others) < 2:
             raise UsageError(f"{gallery.samples.source}: one sample finds nothing in itself; give another gallery")
-        most = len(others) - among_themselves
-        similar = nearest(rows, others, min(arguments.k, most), exclude_self=among_themselves)
-        places, cosines, names = similar.indices.tolist(), similar.values.tolist(), gallery.names
+        most, names = len(others) - among_themselves, gallery.names
+        own, there = ([_identity(one) for one in each.samples.files] for each in (queries, gallery))
+        # A query may be in the gallery under other paths, by links.
+        spare = max(Counter(there).values(), default=0) if not among_themselves and {*own} & {*there} else 0
+        similar = nearest(rows, others, min(arguments.k + spare, most), exclude_self=among_themselves)
+        places, cosines = similar.indices.tolist(), similar.values.tolist()
+        if spare:
+            other = [[there[one] != mine for one in row] for row, mine in zip(places, own, strict=True)]
+            places, cosines = (
+                [list(compress(row, keep))[: arguments.k] for row, keep in zip(table, other, strict=True)]
+                for table in (places, cosines)
+            )
         listed: list[dict[str, Any]] = []
         for number, query in enumerate(queries.names):
             found = [
@@ -63,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_text(out / FOUND, json.dumps(listed, indent=2) + "\n")
         on_progress("pictures", 0, 0)
         title = f"Found in {gallery.samples.source}"
-        below = f"The {similar.indices.shape[1]} most similar of {most:,}, by the cosine. All are in {FOUND}."
+        below = f"The {min(arguments.k, most)} most similar of {most:,}, by the cosine. All are in {FOUND}."
         sections = [f"<h1>{escape(in_one_line(title))}</h1><p>{below}</p>"]
         for number, one in enumerate(listed[:MOST_SHOWN]):
             figures = [_figure(queries, number, one["query"], "searched")]
@@ -71,9 +82,16 @@ def run(arguments: argparse.Namespace) -> int:
                 figures.append(_figure(gallery, place, hit["sample"], f"{hit['similarity']:.3f}"))
             sections.append(searched(figures))
         write_text(out / PAGE, page(title, "\n".join(sections)))
-    say_left_out("search", list(dict.fromkeys([*queries.samples.left_out, *gallery.samples.left_out])))
+    left_out = list(dict.fromkeys([*queries.samples.left_out, *gallery.samples.left_out]))
+    say_left_out("search", left_out, [*queries.samples.notes, *gallery.samples.notes])
     print(f"{out / PAGE}: {counted(len(listed), 'query', 'queries')} in {counted(len(others), 'sample')}")
     return 0
+
+
+def _identity(file: Path) -> tuple[int, int] | Path:
+    """What tells a file from others, whatever path leads to it."""
+    status = file.stat()
+    return (status.st_dev, status.st_ino) if status.st_ino else file.resolve()
 
 
 def _figure(embedded: Embedded, place: int, name: str, said: str) -> str:

@@ -11,6 +11,7 @@ from rich.table import Table
 from robustdml.cache import write_text
 from robustdml.command_line import duration, is_off, path, say_left_out
 from robustdml.data import RetrievalData, load_data
+from robustdml.data.lists import Columns
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
 from robustdml.evaluation import untouched_title
@@ -93,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         result = _train(settings, arguments, world)
     if world.leads:
         _print(result, out)
-        say_left_out("train", result.left_out)
+        say_left_out("train", result.left_out, result.notes)
     return 0
 
 
@@ -131,13 +132,16 @@ def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
         check_installed(config.backbone, config.backbone_weights)
     size = default_image_size(config.backbone) if chosen.image_size is None else chosen.image_size
     how = {name: getattr(chosen, name) for name in ("test_fraction", "split_seed", "skip_broken")}
-    data = load_data(chosen.data, image_size=size, on_progress=on_progress, **how)
+    columns = Columns(chosen.path_column, chosen.label_column, chosen.split_column)
+    data = load_data(chosen.data, image_size=size, columns=columns, on_progress=on_progress, **how)
     return with_wrong_labels(data, chosen.noise, config.seed)
 
 
 def _print(result: TrainingResult, out: Path) -> None:
     wrong = f" ({result.changed.sum():,} of {len(result.changed):,} labels wrong)" if result.changed.any() else ""
-    title = f"{METHODS[result.config.method].title}, noise {result.summary['noise']}{wrong}"
+    noise, name = result.summary["noise"], result.summary["data"]["name"]
+    known = f"noise {noise}" if noise != "none" or name in NAMED else "labels as they are"
+    title = f"{METHODS[result.config.method].title}, {known}{wrong}"
     table = Table("", "last epoch", untouched_title(result.config.backbone).lower(), title=title)
     for row in figures_of(result):
         table.add_row(*row)

@@ -73,11 +73,16 @@ class Samples(Split):
     left_out: tuple[str, ...] = ()  # Rows without a path, a label or finite features, with the reason
     loose: tuple[str, ...] = ()  # Images in no class folder, which are left out as well, with the reason
     parts: tuple[str, ...] = ()  # ``train`` or ``test`` of each sample, (N,); empty without parts
+    notes: tuple[str, ...] = ()  # How the source was read, where that is not plain, and what was passed over in it
 
     @property
     def files(self) -> Sequence[Path]:
         """Files of the images, (N,); none where the inputs are arrays."""
         return self.inputs.files if isinstance(self.inputs, ImageFiles) else ()
+
+    def in_brackets(self) -> str:
+        """The notes behind a name in an error: what was passed over may be why something is missing."""
+        return f" ({'; '.join(self.notes)})" if self.notes else ""
 
     def take(self, rows: Rows, labels: Labels, class_names: tuple[str, ...]) -> "Samples":
         """Take rows as any split does, with their parts."""
@@ -94,6 +99,7 @@ class RetrievalData:
     test: Split
     noise: str = "none"  # How training labels were made wrong on purpose, as ``symmetric:0.5``
     left_out: tuple[str, ...] = ()  # Files and rows that are in neither split, with the reason
+    notes: tuple[str, ...] = ()  # How the source was read, what was passed over in it, and copies between the splits
     content: str = ""  # What tells a file of features from another of its shape
 
     @property

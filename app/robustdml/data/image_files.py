@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -74,6 +75,31 @@ def find_broken(files: Sequence[Path], on_progress: OnProgress) -> dict[int, str
         broken |= {row: one for row, one in zip(block, images, strict=True) if isinstance(one, str)}
         write_text(path, json.dumps({"done": block.stop, "broken": broken}))
     return broken
+
+
+def copies_between(train: Sequence[Path], test: Sequence[Path], on_progress: OnProgress) -> list[str]:
+    """Say which test images are copies of training images, byte for byte."""
+    by_size: dict[int, tuple[list[Path], list[Path]]] = {}
+    for part, files in enumerate((train, test)):
+        for file in files:
+            with suppress(OSError):  # Gone since it was listed.
+                by_size.setdefault(file.stat().st_size, ([], []))[part].append(file)
+    found = []
+    both = [parts for parts in by_size.values() if all(parts)]
+    for done, (of_train, of_test) in enumerate(both):
+        on_progress("looking for copies", done, len(both))
+        known = {content_of(file): file for file in reversed(of_train)}
+        found += [f"{file} (of {known[content_of(file)]})" for file in of_test if content_of(file) in known]
+    return [f"{counted(len(found), 'test image')} copied from the training part: {few(sorted(found))}"] if found else []
+
+
+def content_of(file: Path) -> bytes:
+    """Digest of the content of a file."""
+    digest = hashlib.blake2b(digest_size=16)
+    with file.open("rb") as opened:
+        while block := opened.read(2**20):
+            digest.update(block)
+    return digest.digest()
 
 
 def fingerprint(files: Sequence[Path]) -> str:

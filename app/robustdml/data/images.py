@@ -10,69 +10,42 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from robustdml.arrays import Pixels
 from robustdml.errors import UsageError, counted, few, reason_of
 
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 MODES = {1: "L", 3: "RGB"}
 # Kinds by what is in the file, whatever its name says. Pillow knows more, of which some start other programs.
 _KINDS = ("AVIF", "BMP", "DIB", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TGA", "TIFF", "WEBP")
 # Images of more pixels are decoded one at a time: of a few bytes that unpack to gigabytes, one is enough.
 _LARGE = 2**24
 _MISSING = "No such file"
+# Numbers of tags of TIFF, and what they say.
+_BITS, _SHOWS, _PLANES = 258, 262, 284
+_WHITE_IS_ZERO, _SEPARATE = 0, 2
 _one_large = threading.Lock()
-
-
-def is_image(file: str | Path) -> bool:
-    """Tell whether a file is an image, by its name."""
-    name = os.path.basename(file)
-    return os.path.splitext(name)[1].lower() in SUFFIXES and not name.startswith(".")
-
-
-def is_image_inside(file: str | Path) -> bool:
-    """Tell whether a file begins as images do, whatever its name says."""
-    try:
-        with Image.open(file, formats=_kinds()):
-            return True
-    except Exception:  # Of a damaged file Pillow raises nearly anything.
-        return False
-
-
-def image_files(folder: Path) -> list[Path]:
-    """List the images of a folder, at any depth."""
-    # In the order of paths, of which texts are not: "a-b/c" comes after "a/c".
-    return list(map(Path, sorted(_below(os.fspath(folder)), key=lambda path: path.split(os.sep))))
-
-
-def _below(folder: str) -> Iterator[str]:
-    """Names alone, with no look at the files where the folder says what they are: there may be millions."""
-    folders = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            # A link to a folder may lead to where it lies. A pipe or a device is never read to its end.
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(entry.path)
-            elif is_image(entry.name) and (entry.is_symlink() or entry.is_file()):
-                yield entry.path
-    for path in folders:
-        yield from _below(path)
 
 
 def to_square(image: Image.Image, size: int, channels: int = 3) -> Pixels:
     """Set an image upright, scale it (bicubic) so that its shorter side fits, and crop it to the central square."""
-    upright = _of_eight_bits(ImageOps.exif_transpose(image)).convert(MODES[channels])
+    # Tags of TIFF do not survive the turn.
+    upright = _of_eight_bits(ImageOps.exif_transpose(image), image).convert(MODES[channels])
     square = np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC))
     return np.asarray(square.reshape(size, size, channels).transpose(2, 0, 1))
 
 
-def _of_eight_bits(image: Image.Image) -> Image.Image:
+def _of_eight_bits(image: Image.Image, source: Image.Image) -> Image.Image:
     """On white where it is transparent, and with 8 bits a channel; Pillow would drop the one, and clip the others."""
-    if image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    tags = getattr(source, "tag_v2", {})
+    if tags.get(_PLANES) == _SEPARATE and max(tags.get(_BITS, (8,))) > 8:
+        raise ValueError("its channels of 16 bits lie one behind the other, which is not read; save it with 8 bits")
+    if image.mode.startswith("I;16") or (image.mode == "I" and source.format == "PPM"):
+        deep = np.asarray(image)
+        if tags.get(_SHOWS) == _WHITE_IS_ZERO:
+            return Image.fromarray(255 - (deep >> 8).astype(np.uint8))
+        # Cameras and scanners of 12 bits write their numbers into 16.
+        return Image.fromarray((deep >> (4 if deep.max(initial=0) < 2**12 else 8)).astype(np.uint8))
     if image.mode in ("I", "F"):
         raise ValueError("its pixels have 32 bits, whose range is not known; save it with 8 or 16")
     if not image.has_transparency_data:
@@ -86,16 +59,22 @@ def decode(file: Path, size: int, channels: int = 3) -> Pixels | str:
     """Read an image as `to_square` has it."""
     try:
         if not file.is_file():
-            return f"{file} ({'not a file' if file.exists() else _MISSING})"
+            return f"{file} ({'not a file' if file.exists() else _why_missing(str(file))})"
         with (
-            Image.open(file, formats=_kinds()) as image,
+            Image.open(file, formats=kinds()) as image,
             _one_large if image.width * image.height > _LARGE else nullcontext(),
         ):
             # JPEG files unpack faster at a half, a quarter or an eighth, at least twice as large as needed.
             image.draft(None, (2 * size, 2 * size))
             return to_square(image, size, channels)
+    except UnidentifiedImageError:  # Its own words repeat the path.
+        return f"{file} ({'cannot identify image file' if file.stat().st_size else 'empty, 0 bytes'})"
     except Exception as error:  # A damaged image makes Pillow raise nearly anything, a struct.error for one.
         return f"{file} ({reason_of(error)})"
+
+
+def _why_missing(file: str) -> str:
+    return f"{_MISSING}; a backslash separates no folders here" if "\\" in file and os.sep == "/" else _MISSING
 
 
 def read_ahead(
@@ -113,7 +92,8 @@ def read_ahead(
 
 
 @cache
-def _kinds() -> tuple[str, ...]:
+def kinds() -> tuple[str, ...]:
+    """The kinds of images that this Pillow reads and that are read here."""
     Image.init()
     return tuple(kind for kind in _KINDS if kind in Image.OPEN)
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from robustdml.data.dataset import RetrievalData
 from robustdml.data.features import load_features
-from robustdml.data.folders import is_list, load_images
+from robustdml.data.folders import load_images
 from robustdml.data.image_files import DEFAULT_IMAGE_SIZE
+from robustdml.data.lists import ANY_COLUMNS, LISTS, Columns, is_list
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, did_you_mean, expanded
 from robustdml.progress import OnProgress, silent
@@ -17,7 +18,7 @@ def expected_data() -> str:
     reported_on = ", ".join(name for name in NAMED if not name.endswith("-validation"))
     return (
         f"{reported_on} (each also as NAME-validation), a folder of class folders (or of train and test), a list of "
-        "images (.csv or .parquet with the columns path and label), or an .npz file of features"
+        f"images ({LISTS} with the columns path and label), or an .npz file of features"
     )
 
 
@@ -41,6 +42,7 @@ def load_data(
     test_fraction: float = 0.5,
     split_seed: int = 0,
     skip_broken: bool = False,
+    columns: Columns = ANY_COLUMNS,
     on_progress: OnProgress = silent,
 ) -> RetrievalData:
     """Load data by name (`robustdml.data.named.NAMED`) or path: a folder or list of images, or a file of features.
@@ -48,7 +50,9 @@ def load_data(
     Images are brought to `image_size` pixels a side. Where the source has no test part of its own, `test_fraction` is
     the share of the *classes* kept for testing, chosen by `split_seed`; with 0 all train, and they are tested on. With
     `skip_broken` images that cannot be read and rows that lack path or label are left out rather than refused, and
-    `RetrievalData.left_out` names them. A source that cannot be read raises `UsageError`.
+    `RetrievalData.left_out` names them. `RetrievalData.notes` says what was passed over, and which test images are
+    copies of training images. `columns` names the columns of a list that are called otherwise than `path`, `label` and
+    `split`. A source that cannot be read raises `UsageError`.
 
     Examples
     --------
@@ -61,7 +65,7 @@ def load_data(
         return NAMED[source].load()
     path = existing(source, expected_data())
     if path.is_dir() or is_list(path):
-        return load_images(path, image_size, test_fraction, split_seed, skip_broken, on_progress)
+        return load_images(path, image_size, test_fraction, split_seed, skip_broken, columns, on_progress)
     if path.suffix.lower() != ".npz":
         raise UsageError(f"data {source!r}: a file of another kind; expected {expected_data()}")
     return load_features(path, test_fraction=test_fraction, split_seed=split_seed)

@@ -12,7 +12,7 @@ from string import Template
 from PIL import Image
 
 from robustdml.arrays import Array
-from robustdml.errors import few
+from robustdml.errors import few, in_one_line
 
 STYLE, TEMPLATE = (Path(__file__).with_name(name) for name in ("page.css", "page.html"))
 
@@ -33,9 +33,11 @@ def figure(source: str, alternative: str, caption: str) -> str:
     return f"<figure>{shown}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-def left_out_line(left_out: Sequence[str]) -> str:
-    """Name the first few of what was left out, with the reason; nothing where there is none."""
-    return f"<p>Left out {len(left_out):,}: {escape(few(left_out))}.</p>" if left_out else ""
+def left_out_line(left_out: Sequence[str], notes: Sequence[str] = ()) -> str:
+    """Say how data was read, and name the first few of what was left out; nothing where there is nothing to say."""
+    said = [in_one_line(f"{note[0].upper()}{note[1:]}.") for note in dict.fromkeys(notes)]
+    said += [f"Left out {len(left_out):,}: {few(left_out)}."] if left_out else []
+    return "".join(f"<p>{escape(one)}</p>" for one in said)
 
 
 def searched(figures: Sequence[str]) -> str:

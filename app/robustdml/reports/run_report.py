@@ -8,7 +8,7 @@ from robustdml.config import WHITENED
 from robustdml.data import RetrievalData, Split
 from robustdml.data.named import NAMED
 from robustdml.errors import counted
-from robustdml.evaluation import untouched_title
+from robustdml.evaluation import JUDGED, untouched_title
 from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
 from robustdml.reports.html import figure, left_out_line, page, picture, searched, table
@@ -64,7 +64,7 @@ def render_run(result: TrainingResult, data: RetrievalData) -> str:
         f'<p class="finding">{escape(harm)}</p>' if harm else "",
         f"<p>{escape(summary['still_rising'])}</p>" if summary["still_rising"] else "",
         table(["", "last epoch", untouched.lower()], figures_of(result)),
-        left_out_line(result.left_out),
+        left_out_line(result.left_out, result.notes),
         f"<p>{escape(EXPLAINED)}</p>",
         *_chosen(result),
         *curves,
@@ -104,8 +104,12 @@ def test_labels_note(result: TrainingResult) -> str:
     test, audited = result.summary["test"], result.summary["data"].get("audited", {})
     if test["classes"] == 1:
         return "All test samples are of one class, so that whatever is found is right: the figures say nothing."
-    if test["trained_on"]:
+    if test["trained_on"] == test["classes"]:
         return "Tested on the classes that it was trained on: the figures say little about others."
+    if test["trained_on"]:
+        told = f"{test['trained_on']:,} of {test['classes']:,} test classes were trained on, which raises the figures"
+        unseen = [f"{METRICS[key]} is {test['unseen'][key]:.3f}" for key in JUDGED] if test["unseen"] else []
+        return f"{told}; of samples of the others {' and '.join(unseen)}." if unseen else f"{told}."
     if result.summary["noise"] != "none" or result.summary["data"]["name"] in NAMED or audited.get("test_dropped"):
         return ""
     return "The labels of the test samples are used as they are: wrong ones, which an audit finds, lower the figures."
@@ -129,7 +133,7 @@ def _doubtful(result: TrainingResult, data: RetrievalData) -> list[str]:
     if not data.train.is_images or score is None or len(score) != len(data.train):
         return []
     rows = [row for row in np.argsort(score)[:MOST_DOUBTED].tolist() if not np.isnan(score[row])]
-    shown = "".join(_pictures(data.train, rows, [f"{score[row]:.3g}" for row in rows]))
+    shown = "".join(_pictures(data.train, rows, [f"{round(float(score[row]), 3) + 0:.3f}" for row in rows]))
     return [f'<h2>The most doubtful labels</h2><div class="found">{shown}</div>']
 
 
@@ -142,12 +146,15 @@ def _data_line(result: TrainingResult) -> str:
     data, config = result.summary["data"], result.config
     test = result.summary["test"]
     audited = f" {describe(data['audited'])}" if "audited" in data else ""
-    note, which = test_labels_note(result), "the same" if test["trained_on"] else "other"
+    note = test_labels_note(result)
+    which = {0: "other ", test["classes"]: "the same "}.get(test["trained_on"], "")
+    known = f", {test['trained_on']:,} of them trained on" if not which else ""
     labels = "labels as they are"
     if result.changed.any():
         labels = f"{result.changed.sum():,} of them with a wrong label (noise {result.summary['noise']})"
     alone = f", without {test['alone']:,} that are alone in their class" if test["alone"] else ""
-    tested = f"{counted(test['samples'], 'sample')} of {test['classes']:,} {which} class{'es' * (test['classes'] != 1)}"
+    classes = counted(test["classes"], f"{which}class", f"{which}classes")
+    tested = f"{counted(test['samples'], 'sample')} of {classes}{known}"
     return (
         f"{data['name']}: {data['train'][0]:,} training samples of {data['classes']:,} classes, {labels}; seed "
         f"{config.seed}, {counted(len(result.history), 'epoch')}, {result.summary['training_seconds']:.1f} s of "

@@ -152,6 +152,6 @@ def advice(chosen: dict[str, Any], epochs: int) -> str:
         told += f" It filters because it doubts {chosen['overlooked']:.0%} of the labels that the audit keeps."
     if chosen["filter"] == NO_FILTER and chosen["doubted"] > WORTH_TELLING:
         told += f" The audit doubts {chosen['doubted']:.0%} of the labels: look at them with robustdml audit."
-    if chosen["raised"] > 1:
+    if chosen["raised"] > 1 and best["averaging"]:
         told += f" With only {chosen['steps']} steps it took {chosen['raised']:.2g} times the default learning rate."
     return told

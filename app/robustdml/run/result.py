@@ -12,6 +12,7 @@ from robustdml.arrays import Ints, Labels, Mask, Singles
 from robustdml.config import TrainingConfig
 from robustdml.evaluation import below_untouched, still_rising
 from robustdml.networks.models import Embedder
+from robustdml.retrieval import METRICS, retrieval_by_query
 from robustdml.run.run import Run
 from robustdml.run.sample_log import clean_auc
 from robustdml.trained.embedder import IDENTITY, LINEAR, ModelCard, TrainedEmbedder
@@ -42,13 +43,14 @@ class TrainingResult:
     summary: dict[str, Any]
     retrieved: Ints  # Some test samples, each with those most similar to it, (n, 1 + k)
     left_out: tuple[str, ...]  # What was left out of the data, with the reason
+    notes: tuple[str, ...]  # How the data was read, where that is not plain, and copies between its parts
 
 
 def result_of(run: Run, untouched: dict[str, float], out: Path | None) -> TrainingResult:
     """Evaluate a run that is done, and put together what there is to say of it; ``out`` is its folder."""
     config = run.config
     model = _model(run)
-    samples_of_class = np.bincount(run.prepared.data.test.labels)
+    samples_of_class = np.bincount(run.prepared.data.test.labels, minlength=run.prepared.data.test.num_classes)
     summary: dict[str, Any] = {
         "method": config.method,
         "noise": run.prepared.data.noise,
@@ -59,7 +61,7 @@ def result_of(run: Run, untouched: dict[str, float], out: Path | None) -> Traini
             "samples": int(samples_of_class.sum()),
             "classes": int((samples_of_class > 0).sum()),
             "alone": int((samples_of_class == 1).sum()),
-            "trained_on": not {*run.prepared.data.test.class_names}.isdisjoint(run.prepared.data.train.class_names),
+            **_trained_on(run, samples_of_class),
         },
         **{key: value for key, value in run.history[-1].items() if key != "seconds"},
         "embedding_size": model.embedding_size,
@@ -75,9 +77,26 @@ def result_of(run: Run, untouched: dict[str, float], out: Path | None) -> Traini
     summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}
     summary["still_rising"] = still_rising(run.history, out)
     embedder = run.averaged().eval()
-    left_out = run.prepared.data.left_out
-    found = run.evaluate(_retrieve)
-    return TrainingResult(config, run.history, embedder, model, run.changed, scores, summary, found, left_out)
+    data, found = run.prepared.data, run.evaluate(_retrieve)
+    return TrainingResult(
+        config, run.history, embedder, model, run.changed, scores, summary, found, data.left_out, data.notes
+    )
+
+
+def _trained_on(run: Run, samples_of_class: Ints) -> dict[str, Any]:
+    """How many test classes were trained on; where some were, also the metrics of the samples of the others."""
+    train, test = run.prepared.data.train, run.prepared.data.test
+    seen = np.isin(np.array(test.class_names, dtype=object), np.array(train.class_names, dtype=object))
+    found: dict[str, Any] = {"trained_on": int((seen & (samples_of_class > 0)).sum())}
+    if 0 < found["trained_on"] < (samples_of_class > 0).sum():
+        rows = np.flatnonzero(~seen[test.labels] & (samples_of_class[test.labels] > 1))
+
+        def measure(embeddings: Singles, labels: Labels, device: torch.device) -> dict[str, float]:
+            means = np.nanmean(retrieval_by_query(embeddings, labels, device=device, among=rows), axis=0)
+            return dict(zip(METRICS, means.tolist(), strict=True))
+
+        found["unseen"] = run.evaluate(measure) if len(rows) else None
+    return found
 
 
 def _retrieve(embeddings: Singles, labels: Labels, device: torch.device) -> Ints:

@@ -71,10 +71,14 @@ class ModelCard:
         if not self.takes_images:
             return taken
         return taken | {
+            "order": ["frame", "upright", "depth", "transparency", "mode", "crop", "resize", "range"],
+            "frame": "the first; JPEG may be unpacked at 1/2, 1/4 or 1/8 of its size, at least twice as large",
             "upright": "by the EXIF orientation",
+            "depth": "grey of 16 bits: number >> 8, or number >> 4 where all are below 4096; 0 is black",
+            "transparency": "over white",
             "mode": "RGB" if self.channels == 3 else "L",
-            "resize": "shorter side to the size, bicubic, antialiased",
-            "crop": "central square",
+            "crop": "central square as long as the shorter side, at half pixels where need be",
+            "resize": "to the size, bicubic with a = -0.5, antialiased",
             "range": [0.0, 1.0],
             "normalisation": "none to be done: the network holds its own",
         }

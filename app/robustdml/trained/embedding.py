@@ -16,9 +16,11 @@ from robustdml.cache import NAMES, begun_file, take_away
 from robustdml.data import Split
 from robustdml.data.dataset import Samples
 from robustdml.data.features import TEST, TRAIN, load_splits
-from robustdml.data.folders import is_list, listed_parts, loose_images
+from robustdml.data.files import PassedOver, image_files, image_suffixes, is_image, loose_images
+from robustdml.data.folders import listed_parts
 from robustdml.data.image_files import ImageFiles
-from robustdml.data.images import SUFFIXES, check_left_out, decode, image_files, is_image, read_ahead
+from robustdml.data.images import check_left_out, decode, read_ahead
+from robustdml.data.lists import ANY_COLUMNS, LISTS, Columns, is_list, metadata_of
 from robustdml.data.load import existing
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, counted, expanded
@@ -32,12 +34,12 @@ from robustdml.trained.embedder import ModelCard, TrainedEmbedder
 MANY = 1024
 EXPECTED = (
     "a folder of class folders (with train and test in it: both parts), a folder of images, an image, a list of images "
-    "(.csv or .parquet with the columns path and label, or a text file with a path a line), or an .npz file of "
+    f"({LISTS} with the columns path and label, or a text file with a path a line), or an .npz file of "
     "features where the model takes features"
 )
 
 
-def find_samples(source: str, card: ModelCard) -> dict[str, Samples]:
+def find_samples(source: str, card: ModelCard, columns: Columns = ANY_COLUMNS) -> dict[str, Samples]:
     """Find what there is to embed."""
     if source in NAMED:
         named = NAMED[source].load()
@@ -48,16 +50,17 @@ def find_samples(source: str, card: ModelCard) -> dict[str, Samples]:
         return {part: _of_split(str(path), split, card) for part, split in splits.items()}
     if not card.takes_images:
         raise UsageError(f"{source}: the model takes {card.takes}; give an .npz file of them")
-    if is_image(path):
+    if not path.is_dir() and not is_list(path) and is_image(path):
         return {TRAIN: _without_labels(path, [path])}
     if not path.is_dir() and not is_list(path):
         return {TRAIN: _of_paths(path)}
-    loose = loose_images(path) if path.is_dir() else []
+    passed = PassedOver()
+    loose = loose_images(path, PassedOver()) if path.is_dir() else []
     # Beside class folders a few images that lie about take no labels away.
-    if loose and loose == image_files(path):
-        return {TRAIN: _without_labels(path, loose)}
-    parts = listed_parts(path)
-    return {TEST if part == "test" else TRAIN: replace(one, source=str(path / part)) for part, one in parts.items()}
+    if loose and loose == image_files(path, passed) and not metadata_of(path):
+        return {TRAIN: replace(_without_labels(path, loose), notes=tuple(passed.notes()))}
+    parts = listed_parts(path, columns, need_labels=False)
+    return {TEST if part == "test" else TRAIN: one for part, one in parts.items()}
 
 
 def _without_labels(source: Path, files: list[Path]) -> Samples:
@@ -68,7 +71,7 @@ def _of_paths(path: Path) -> Samples:
     try:
         lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     except UnicodeDecodeError as error:
-        kinds = ", ".join(sorted(SUFFIXES))
+        kinds = ", ".join(sorted(image_suffixes()))
         raise UsageError(f"{path}: neither a list of images in UTF-8 nor a file of a known kind ({kinds})") from error
     if not lines:
         raise UsageError(f"{path}: an empty list; expected a path of an image a line")

@@ -1,0 +1,127 @@
+"""Tables of texts as people save them: of any separator and encoding, as .csv, .tsv, .jsonl or .parquet."""
+
+import codecs
+import csv
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from robustdml.cache import NAMES, write_text
+from robustdml.errors import UsageError, in_one_line, reason_of
+from robustdml.plain_files import check_plain
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+_DELIMITERS = ",;\t|"  # semicolons where the decimal mark is a comma
+_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
+_ARCHIVE = b"PK"
+
+
+class TableOf(NamedTuple):
+    """The columns of a table, and its rows, each with the number of its line."""
+
+    columns: list[str]
+    rows: list[tuple[int, dict[str, str]]]  # A value that is missing is empty
+
+
+def read_table(path: Path, kind: str) -> TableOf:
+    """Read a table by the suffix of its file."""
+    check_plain(path, kind)
+    try:
+        if path.suffix.lower() == ".parquet":
+            return _parquet(path)
+        text = _text(path, kind, path.read_bytes())
+        return _of_objects(path, text) if path.suffix.lower() == ".jsonl" else _separated(path, text)
+    except (OSError, csv.Error) as error:
+        raise UsageError(f"{path}: not a readable {kind} ({reason_of(error)})") from error
+
+
+def _text(path: Path, kind: str, content: bytes) -> str:
+    """Decode UTF-8, UTF-16 with its mark, or else Windows-1252, and say so; raw names of files stay as they are."""
+    for mark, encoding in _MARKS.items():
+        if content.startswith(mark):
+            return content[len(mark) :].decode(encoding, NAMES if encoding == "utf-8" else "replace")
+    if content.startswith(_ARCHIVE):
+        raise UsageError(f"{path}: a workbook or an archive, not a {kind}; save it as CSV in UTF-8")
+    if b"\0" in content.split(b"\n", 1)[0]:
+        raise UsageError(f"{path}: not a {kind} in UTF-8; save it as one")
+    text = content.decode("utf-8", NAMES)
+    if text.isascii() or not re.search("[\udc80-\udcff]", text):
+        return text
+    # Names of files may be of any bytes.
+    raw = (value for value in re.split(f"[{_DELIMITERS}\n]", text) if re.search("[\udc80-\udcff]", value))
+    if any(os.path.lexists(path.parent / value.strip().strip('"')) for value in raw):
+        return text
+    try:
+        decoded = content.decode("cp1252")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: neither in UTF-8 nor in Windows-1252 ({error}); save it in UTF-8") from error
+    print(f"robustdml: {in_one_line(str(path))} is not in UTF-8, and read as Windows-1252", file=sys.stderr)
+    return decoded
+
+
+def _separated(path: Path, text: str) -> TableOf:
+    """Read separated values: a line ``sep=;`` names the separator, or it is the one that the first line has most."""
+    head, _, rest = text.partition("\n")
+    named = re.fullmatch(r'"?sep=(.)"?\r?', head)
+    text, head = (rest, rest.partition("\n")[0]) if named else (text, head)
+    delimiter = named[1] if named else max(_DELIMITERS, key=head.count)
+    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restval="")
+    reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+    rows: list[tuple[int, dict[Any, Any]]] = [(reader.line_num + bool(named), row) for row in reader]
+    longer = next((line for line, row in rows if None in row), None)
+    if longer is not None:
+        raise UsageError(f'{path}, line {longer}: more values than columns; put quotes (") around one with a delimiter')
+    return TableOf(list(reader.fieldnames), rows)
+
+
+def _of_objects(path: Path, text: str) -> TableOf:
+    """Read an object of JSON a line."""
+    rows = []
+    for line, one in enumerate(text.split("\n"), 1):
+        try:
+            row = json.loads(one) if one.strip() else {}
+            if not isinstance(row, dict):
+                raise ValueError(f"a {type(row).__name__}, and an object is expected")
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{path}, line {line}: not JSON ({reason_of(error)})") from error
+        if row:
+            rows.append((line, row))
+    columns = list(dict.fromkeys(name for _, row in rows for name in row))
+    return TableOf(columns, [(line, {name: _as_text(row.get(name)) for name in columns}) for line, row in rows])
+
+
+def _parquet(path: Path) -> TableOf:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise UsageError(f"{path}: reading .parquet needs a package: pip install pyarrow") from error
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path}: not a readable .parquet file ({error})") from error
+    # Pictures within the file, and other things that are no texts, are not looked at.
+    names = [name for name in table.column_names if not str(table.schema.field(name).type).startswith(_NO_TEXTS)]
+    rows = table.select(names).to_pylist()
+    return TableOf(names, [(line, {name: _as_text(row[name]) for name in row}) for line, row in enumerate(rows, 1)])
+
+
+_NO_TEXTS = ("struct", "list", "large_list", "binary", "large_binary", "fixed_size", "map")
+
+
+def _as_text(value: object) -> str:
+    """A value of a typed table; numbers of a column with gaps are stored as fractions, and gaps as NaN."""
+    if value is None or value != value:
+        return ""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> None:
+    """Write rows, the names of the columns first."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerows(rows)
+    write_text(path, out.getvalue())
