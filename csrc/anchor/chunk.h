@@ -2,7 +2,7 @@
 //
 //   positive[p] = log(1 + sum over X_p+ of w exp(-alpha s + positive_bias[x]))
 //   negative[p] = log(1 + sum over X_p- of w exp(+alpha s + negative_bias[x] + anchor_bias[p])), s <=
-//   drop_above[x]
+//   drop_similar_negatives[x]
 //
 // With labels, w is that of the label in X_p+ and 1 in X_p-.
 #pragma once
@@ -16,16 +16,16 @@ namespace robustdml {
 
 template <class T>
 struct AnchorChunk {
-    T* S;                 // (rows, B) in: cosines; out: dL/dS if upstream_positive is given, else undefined
-    std::int64_t rows;    // anchors in this chunk
-    std::int64_t B;       // candidates
-    T alpha;              // scale of the similarities
-    const T* drop_above;  // (B,) in: negatives of a larger cosine are left out; null: none are
-    std::int64_t labels_each;  // labels of a candidate, K, where labels tell the sets
-    const T* label_weights;    // (B, K) in, or null: 1
-    const T* positive_bias;    // (B,) in
-    const T* negative_bias;    // (B,) in
-    const T* anchor_bias;      // (rows,) in, or null: none
+    T* S;               // (rows, B) in: cosines; out: dL/dS if upstream_positive is given, else undefined
+    std::int64_t rows;  // anchors in this chunk
+    std::int64_t B;     // candidates
+    T alpha;            // scale of the similarities
+    const T* drop_similar_negatives;  // (B,) in: negatives of a larger cosine are left out; null: none are
+    std::int64_t labels_each;         // labels of a candidate, K, where labels tell the sets
+    const T* label_weights;           // (B, K) in, or null: 1
+    const T* positive_bias;           // (B,) in
+    const T* negative_bias;           // (B,) in
+    const T* anchor_bias;             // (rows,) in, or null: none
     bool row_max;  // CPU only: shift by each row's maximum, needed where an exponent could overflow
 
     const T* upstream_positive;             // (rows,) or (1,) in: dL/dpositive; null: no gradients
@@ -48,7 +48,7 @@ struct AnchorChunk {
             field("rows", &AnchorChunk::rows),
             field("B", &AnchorChunk::B),
             field("alpha", &AnchorChunk::alpha),
-            field("drop_above", &AnchorChunk::drop_above),
+            field("drop_similar_negatives", &AnchorChunk::drop_similar_negatives),
             field("labels_each", &AnchorChunk::labels_each),
             field("label_weights", &AnchorChunk::label_weights),
             field("positive_bias", &AnchorChunk::positive_bias),

@@ -69,7 +69,7 @@ template <class T, class IsPositive>
 ROBUSTDML_HD void hide_similar(const AnchorChunk<T>& c, const RowScale<T>& scales, T* s,
                                IsPositive is_positive) {
     const T cosine = scales.cosine, hidden = unseen(scales);
-    const T* limit = c.drop_above;
+    const T* limit = c.drop_similar_negatives;
     if (!limit) return;
 #pragma omp simd
     for (std::int64_t x = 0; x < c.B; ++x) {

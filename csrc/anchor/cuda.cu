@@ -63,7 +63,7 @@ template <class T>
 constexpr T kLarge = T(18446744073709551616.0);  // 2^64
 
 // Calls action(r, x, membership, exponent) for the candidates of this lane and the rows first + r of a
-// thread. The exponent of a negative above drop_above[x] is -inf.
+// thread. The exponent of a negative above drop_similar_negatives[x] is -inf.
 template <int kLanes, class T, class Sets, class Action>
 __device__ __forceinline__ void over_candidates(const AnchorChunk<T>& c, const Sets& membership,
                                                 std::int64_t first, Action action) {
@@ -77,7 +77,7 @@ __device__ __forceinline__ void over_candidates(const AnchorChunk<T>& c, const S
 #pragma unroll
         for (int r = 0; r < kRows; ++r) s[r] = first + r < c.rows ? c.S[(first + r) * c.B + x] : T(0);
         const T positive_bias = c.positive_bias[x], negative_bias = c.negative_bias[x];
-        const T limit = c.drop_above ? c.drop_above[x] : kInfinity<T>;
+        const T limit = c.drop_similar_negatives ? c.drop_similar_negatives[x] : kInfinity<T>;
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
             if (first + r >= c.rows) continue;

@@ -1,8 +1,8 @@
 // One chunk of the class log-sum-exp, as the epilogues of both devices see it.
 //
 //   logit[k, x] = scale[k] pool_h(s[k, h, x]) + bias[k]
-//   sum[x]      = sum over k that is no label of x, pool_h(s[k, h, x]) <= drop_above[x], of exp(logit[k, x])
-//   target[x, j] = logit[label[x, j], x]
+//   sum[x]      = sum over k that is no label of x, pool_h(s[k, h, x]) <= drop_similar_negatives[x], of
+//   exp(logit[k, x]) target[x, j] = logit[label[x, j], x]
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,9 @@ struct ClassChunk {
     const T* bias;              // (classes,) in, -inf: masked; or null: none
     Pooling pooling;
     T gamma;
-    const T* drop_above;  // (B,) in: similarity above which a class that is no label is left out, or null
-    std::int64_t labels_each;  // labels of a sample, K
+    const T* drop_similar_negatives;  // (B,) in: similarity above which a class that is no label is left out,
+                                      // or null
+    std::int64_t labels_each;         // labels of a sample, K
 
     // CPU only, (classes * centers,) in: 1 / |proxy|, 0 for zero rows. S then holds products with the proxies
     // as they are on the way in, and the gradient of those on the way out; null: S holds similarities.
@@ -45,7 +46,7 @@ struct ClassChunk {
             field("bias", &ClassChunk::bias),
             field("pooling", &ClassChunk::pooling),
             field("gamma", &ClassChunk::gamma),
-            field("drop_above", &ClassChunk::drop_above),
+            field("drop_similar_negatives", &ClassChunk::drop_similar_negatives),
             field("labels_each", &ClassChunk::labels_each),
             optional_field("inverse_norm", &ClassChunk::inverse_norm),
         };

@@ -43,8 +43,8 @@ ROBUSTDML_HD T logit_at(const Line<T>& line, T s) {
 template <class T>
 ROBUSTDML_HD void to_logits(const ClassChunk<T>& c, Line<T>& line, T cosine, T* s, std::int64_t from,
                             std::int64_t count) {
-    if (c.drop_above) {
-        const T* limit = c.drop_above + from;
+    if (c.drop_similar_negatives) {
+        const T* limit = c.drop_similar_negatives + from;
 #pragma omp simd
         for (std::int64_t x = 0; x < count; ++x) {
             const T logit = logit_at(line, s[x]);
@@ -130,7 +130,7 @@ ROBUSTDML_HD void forward_range(const ClassChunk<T>& c, const LabelSets& labels,
             }
             // The row of a class that is somebody's label, as few are, becomes logits, so that one can be
             // taken out whatever the slope is.
-            if (place > first || c.drop_above) to_logits(c, line, cosine, s, 0, B);
+            if (place > first || c.drop_similar_negatives) to_logits(c, line, cosine, s, 0, B);
             for (std::int64_t p = first; p < place; ++p) s[labels.order[p] / K] = -kInfinity<T>;
         }
         add_rows(c.S + from * stride, stride, lines, count, B, shift, total);
@@ -152,7 +152,7 @@ ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels
             const T cosine = cosine_factor(c, k);
             Line<T> line = line_of(c, k, cosine);
             const T factor = scale_of(c, k) * cosine;
-            if (c.drop_above) to_logits(c, line, cosine, s, 0, B);
+            if (c.drop_similar_negatives) to_logits(c, line, cosine, s, 0, B);
 #pragma omp simd
             for (std::int64_t x = 0; x < B; ++x)
                 s[x] = factor * upstream.dlse[x] * exp_fast(logit_at(line, s[x]) - upstream.lse[x]);
@@ -167,7 +167,7 @@ ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels
             pool(c, k, from, columns, pooled, inverse, weights);
             Line<T> line = line_of(c, k, T(1));
             std::copy(pooled, pooled + columns, gradient);
-            if (c.drop_above) to_logits(c, line, T(1), gradient, from, columns);
+            if (c.drop_similar_negatives) to_logits(c, line, T(1), gradient, from, columns);
 #pragma omp simd
             for (std::int64_t x = 0; x < columns; ++x)
                 gradient[x] = scale * upstream.dlse[from + x] *

@@ -41,8 +41,8 @@ template <class T>
 ROBUSTDML_HD void exponentials_but(const ClassChunk<T>& c, const LabelSets& labels, const LabelRange& own,
                                    const Exponents<T>& line, const T* s, T cosine, std::int64_t from,
                                    std::int64_t columns, T* e, T* sum) {
-    if (c.drop_above) {
-        const T* limit = c.drop_above + from;
+    if (c.drop_similar_negatives) {
+        const T* limit = c.drop_similar_negatives + from;
 #pragma omp simd
         for (std::int64_t x = 0; x < columns; ++x) {
             const T exponent = line.slope * s[x] + line.offset;
@@ -78,7 +78,7 @@ ROBUSTDML_HD void terms_of_class(const ClassChunk<T>& c, const LabelSets& labels
     T* s = c.S + k * c.B + from;
     const T cosine = cosine_factor(c, k), factor = class_scale(c, k) * cosine;
     const Exponents<T> line = exponents_of(c, k, cosine);
-    if (own.begin == own.end && !c.drop_above && line.offset > T(-120)) {
+    if (own.begin == own.end && !c.drop_similar_negatives && line.offset > T(-120)) {
 #pragma omp simd
         for (std::int64_t x = 0; x < columns; ++x) {
             const T e = exp2_in_range(line.slope * s[x] + line.offset);

@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     T shift = -kLargest<T>, sum = 0;
     if (x < c.B) {
         const std::int64_t own = labels.labels[x * c.labels_each] - labels.first_label;
-        const T limit = c.drop_above ? c.drop_above[x] : kInfinity<T>;
+        const T limit = c.drop_similar_negatives ? c.drop_similar_negatives[x] : kInfinity<T>;
         for (std::int64_t first = begin + threadIdx.y; first < end; first += kLanes * kAhead) {
             T similarities[kAhead];
 #pragma unroll
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     const std::int64_t end = c.classes * (blockIdx.y + 1) / parts;
     const std::int64_t own = labels.labels[x * c.labels_each] - labels.first_label;
     const T lse = upstream.lse[x], dlse = upstream.dlse[x];
-    const T limit = c.drop_above ? c.drop_above[x] : kInfinity<T>;
+    const T limit = c.drop_similar_negatives ? c.drop_similar_negatives[x] : kInfinity<T>;
 #pragma unroll(kPooling == Pooling::none ? kAhead : 1)
     for (std::int64_t k = begin + threadIdx.y; k < end; k += kLanes) {
         T* s = c.S + k * c.centers * c.B + x;

@@ -31,7 +31,7 @@ class ClassShards(OneProcess):
 
     def __init__(self, num_classes: int, mesh: DeviceMesh, processes: Processes, factor: float) -> None:
         self.num_classes, self.mesh, self.processes, self.factor = num_classes, mesh, processes, factor
-        self.first, self.last = self.shard_of(num_classes)
+        self.first, self.last = self.shard_bounds(num_classes)
 
     def agree(self, check: Callable[[], OwnRows], settings: Mapping[str, object]) -> dict[str, Any]:
         return self.processes.agree(check, settings)
@@ -44,7 +44,7 @@ class ClassShards(OneProcess):
             return None if rows is None else self.processes.gather(rows, self.processes.sizes)
         return _apply(Gather, rows, self.processes, self.factor, for_shards)
 
-    def rows(self, parameter: Tensor) -> Tensor:
+    def local_shard(self, parameter: Tensor) -> Tensor:
         return _apply(Local, parameter) if isinstance(parameter, DTensor) else parameter
 
     def is_sharded(self, values: Tensor | None) -> bool:
@@ -57,7 +57,7 @@ class ClassShards(OneProcess):
             )
         return True
 
-    def given(self, values: Tensor) -> Tensor:
+    def select_local(self, values: Tensor) -> Tensor:
         if len(values) != self.num_classes:
             raise ValueError(
                 f"values of shape {tuple(values.shape)} are given for each class, and there are "
@@ -65,11 +65,11 @@ class ClassShards(OneProcess):
             )
         return values.to_local() if isinstance(values, DTensor) else values[self.first : self.last]
 
-    def shard_of(self, rows: int) -> tuple[int, int]:
+    def shard_bounds(self, rows: int) -> tuple[int, int]:
         each, rank = -(-rows // self.processes.size), self.processes.rank
         return min(rows, rank * each), min(rows, (rank + 1) * each)
 
-    def chunks(self, values: tuple[Tensor, ...], rows: int, most: int) -> Iterator[tuple[Tensor, ...]]:
+    def gather_chunks(self, values: tuple[Tensor, ...], rows: int, most: int) -> Iterator[tuple[Tensor, ...]]:
         each = -(-rows // self.processes.size)
         step = max(1, most // self.processes.size)
         held = [min(each, rows - rank * each) for rank in range(self.processes.size)]
@@ -77,24 +77,24 @@ class ClassShards(OneProcess):
             sizes = [min(max(number - start, 0), step) for number in held]
             yield tuple(self.processes.gather(value[start : start + step], sizes) for value in values)
 
-    def of_classes(self, number: int) -> "ClassShards":
+    def for_classes(self, number: int) -> "ClassShards":
         if number < self.processes.size:
             raise ValueError(f"{number} classes are fewer than the {self.processes.size} processes of the mesh")
         return ClassShards(number, self.mesh, self.processes, self.factor)
 
-    def take(self, values: Tensor, rows: Tensor) -> Tensor:
+    def gather_rows(self, values: Tensor, rows: Tensor) -> Tensor:
         if values.dtype == torch.bool:
-            return self.take(values.view(torch.uint8), rows).bool()
+            return self.gather_rows(values.view(torch.uint8), rows).bool()
         taken = values.new_empty(len(rows), *values.shape[1:])
         numbers = torch.arange(self.first, self.last, device=values.device)
         most = _BYTES_SENT // (max(1, values[:1].numel()) * values.element_size())
-        for chunk, present in self.chunks((values, numbers), self.num_classes, most):
+        for chunk, present in self.gather_chunks((values, numbers), self.num_classes, most):
             places = torch.searchsorted(present, rows).clamp(max=len(present) - 1)
             found = present[places] == rows
             taken[found] = chunk[places[found]]
         return taken
 
-    def made(self, loss: Any, name: str, shape: torch.Size, placement: Placement | None = None) -> Tensor:
+    def new_parameter(self, loss: Any, name: str, shape: torch.Size, placement: Placement | None = None) -> Tensor:
         held = getattr(loss, name)
         placements = held.placements if placement is None else [placement]
         made = empty(*shape, dtype=held.dtype, device_mesh=self.mesh, placements=placements)
@@ -107,61 +107,61 @@ class ClassShards(OneProcess):
             loss.fill_parameter(name, made)
         return made
 
-    def labels(self, labels: Tensor) -> Tensor:
-        return torch.where(self.here(labels), labels - self.first, ELSEWHERE)
+    def to_local_labels(self, labels: Tensor) -> Tensor:
+        return torch.where(self.owns_labels(labels), labels - self.first, ELSEWHERE)
 
-    def here(self, labels: Tensor) -> Tensor:
+    def owns_labels(self, labels: Tensor) -> Tensor:
         return (labels >= self.first) & (labels < self.last)
 
-    def total(self, term: Tensor) -> Tensor:
+    def sum_terms(self, term: Tensor) -> Tensor:
         return _apply(Sum, term, self.processes, True, False)
 
-    def same_upstream(self, loss: Tensor) -> Tensor:
+    def require_same_upstream(self, loss: Tensor) -> Tensor:
         return loss if loss.dim() else _apply(SameUpstream, loss, self.processes)
 
-    def count(self, number: Tensor) -> Tensor:
+    def sum_over_processes(self, number: Tensor) -> Tensor:
         return self.processes.sum(number)
 
-    def least(self, value: Tensor) -> Tensor:
+    def min_over_processes(self, value: Tensor) -> Tensor:
         return -self.processes.maximum(-value)
 
-    def log_sum_exp(self, lse: Tensor, target: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        joint: Any = JointLogSumExp.apply(lse, target, self.here(labels), self.processes)  # type: ignore[no-untyped-call]
+    def join_log_sum_exp(self, lse: Tensor, target: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        joint: Any = JointLogSumExp.apply(lse, target, self.owns_labels(labels), self.processes)  # type: ignore[no-untyped-call]
         return joint[0], joint[1]
 
-    def log_one_plus(self, lse: Tensor) -> Tensor:
+    def join_log_one_plus(self, lse: Tensor) -> Tensor:
         return _apply(JointLogOnePlus, lse, self.processes)
 
-    def of_labels(self, values: Tensor, labels: Tensor) -> Tensor:
+    def gather_at_labels(self, values: Tensor, labels: Tensor) -> Tensor:
         if values.dtype == torch.bool:
-            return self.of_labels(values.view(torch.uint8), labels).bool()
-        return _apply(Sum, self.at_labels(values, labels), self.processes, True, True)
+            return self.gather_at_labels(values.view(torch.uint8), labels).bool()
+        return _apply(Sum, self.local_at_labels(values, labels), self.processes, True, True)
 
-    def at_labels(self, values: Tensor, labels: Tensor) -> Tensor:
+    def local_at_labels(self, values: Tensor, labels: Tensor) -> Tensor:
         if self.first == self.last:
             # Zeros that are connected to the values: all processes have the same collectives in their backward.
             return values.sum(0, dtype=values.dtype).expand(len(labels), *values.shape[1:])
-        here = self.here(labels)
+        here = self.owns_labels(labels)
         rows = values.index_select(0, torch.where(here, labels - self.first, 0))
         return rows.masked_fill(~here.view(-1, *(1,) * (rows.dim() - 1)), 0)
 
-    def from_owners(self, values: Tensor, labels: Tensor) -> Tensor:
-        return self.processes.sum(values.masked_fill(~self.here(labels), 0))
+    def take_from_owners(self, values: Tensor, labels: Tensor) -> Tensor:
+        return self.processes.sum(values.masked_fill(~self.owns_labels(labels), 0))
 
-    def common(self, value: Tensor) -> Tensor:
+    def sum_gradient(self, value: Tensor) -> Tensor:
         return _apply(Sum, value, self.processes, False, True)
 
-    def place(self) -> slice:
+    def own_slice(self) -> slice:
         return self.processes.own(self.processes.sizes)
 
-    def own(self, values: Tensor) -> Tensor:
+    def take_own(self, values: Tensor) -> Tensor:
         return _apply(Own, values, self.processes)
 
-    def own_first(self, rows: Tensor) -> Tensor:
-        own = self.place()
+    def put_own_first(self, rows: Tensor) -> Tensor:
+        own = self.own_slice()
         return torch.cat([rows[own], rows[: own.start], rows[own.stop :]])
 
-    def as_shards(self, local: Tensor, rows: int | None = None) -> Tensor:
+    def to_dtensor(self, local: Tensor, rows: int | None = None) -> Tensor:
         """The shard as a DTensor of ``rows`` rows, by default one for each class; the same memory."""
         whole = torch.empty(self.num_classes if rows is None else rows, *local.shape[1:], device="meta")
         return of_shards(local, whole, self.mesh, Shard(0))

@@ -167,7 +167,7 @@ def _divide(item: Any, shards: ClassShards) -> None:
         dimension = dimensions.get(name)
         placement: Placement = Replicate() if dimension is None else Shard(dimension)
         if parameter.is_meta:
-            divided = shards.made(item, name, value.shape, placement)
+            divided = shards.new_parameter(item, name, value.shape, placement)
         else:
             value = value.detach().contiguous()
             local = distribute_tensor(value, shards.mesh, [placement]).to_local()  # of the first process's values
@@ -177,9 +177,9 @@ def _divide(item: Any, shards: ClassShards) -> None:
         if name in dimensions:
             setattr(item, name, buffer[shards.first : shards.last].clone())
         elif name in getattr(item, "slot_buffers", ()):
-            first, last = shards.shard_of(len(buffer))
+            first, last = shards.shard_bounds(len(buffer))
             local = buffer[first:last].to(shards.mesh.device_type, copy=True)
-            setattr(item, name, shards.as_shards(local, len(buffer)))
+            setattr(item, name, shards.to_dtensor(local, len(buffer)))
     item.shards = shards
     # ``fully_shard`` would divide the shards again, and passes over replicated modules; this mark has no public name.
     item.__dict__.setdefault(REGISTRY_KEY, {})["replicate"] = RegistryItem()
@@ -222,7 +222,7 @@ def _give_shards(module: Any, state_dict: dict[str, Any], prefix: str, *_: Any) 
     """Save buffers with an entry for each class as DTensors."""
     for name in module.class_dimensions():
         if name in module._buffers and prefix + name in state_dict:
-            state_dict[prefix + name] = module.shards.as_shards(state_dict[prefix + name])
+            state_dict[prefix + name] = module.shards.to_dtensor(state_dict[prefix + name])
 
 
 def leave_out_of_ddp(model: Module) -> Module:

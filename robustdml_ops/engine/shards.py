@@ -38,97 +38,97 @@ class OneProcess:
         """
         return rows
 
-    def rows(self, parameter: Tensor) -> Tensor:
+    def local_shard(self, parameter: Tensor) -> Tensor:
         """The shard of a parameter on this process, plain memory; differentiable."""
         return parameter
 
     def is_sharded(self, values: Tensor | None) -> bool:
-        """Whether ``values`` are sharded rows, of which :meth:`rows` returns this shard."""
+        """Whether ``values`` are sharded rows, of which :meth:`local_shard` returns this shard."""
         return False
 
-    def given(self, values: Tensor) -> Tensor:
+    def select_local(self, values: Tensor) -> Tensor:
         """The shard of ``values`` for all classes, or of a DTensor of such; plain memory."""
         return values
 
-    def shard_of(self, rows: int) -> tuple[int, int]:
+    def shard_bounds(self, rows: int) -> tuple[int, int]:
         """First row of this shard of ``rows`` rows, and one past the last."""
         return 0, rows
 
-    def chunks(self, values: tuple[Tensor, ...], rows: int, most: int) -> Iterator[tuple[Tensor, ...]]:
+    def gather_chunks(self, values: tuple[Tensor, ...], rows: int, most: int) -> Iterator[tuple[Tensor, ...]]:
         """All of ``rows`` sharded rows in chunks of at most ``most``; ``values`` hold this shard."""
         return zip(*(torch.split(value, most) for value in values), strict=True)
 
-    def of_classes(self, number: int) -> "OneProcess":
+    def for_classes(self, number: int) -> "OneProcess":
         """The hooks of the same processes for another number of classes."""
         return self
 
-    def take(self, values: Tensor, rows: Tensor) -> Tensor:
+    def gather_rows(self, values: Tensor, rows: Tensor) -> Tensor:
         """``values[rows]`` of the values of all classes, given this shard's; ``rows`` may differ between processes."""
         return values.index_select(0, rows)
 
-    def made(self, loss: Any, name: str, shape: torch.Size) -> Tensor:
+    def new_parameter(self, loss: Any, name: str, shape: torch.Size) -> Tensor:
         """The parameter ``name`` of ``loss`` in another shape, filled as in a new loss."""
         values = torch.empty(shape, dtype=getattr(loss, name).dtype, device=getattr(loss, name).device)
         loss.fill_parameter(name, values)
         return values
 
-    def here(self, labels: Tensor) -> Tensor:
+    def owns_labels(self, labels: Tensor) -> Tensor:
         """Whether this shard has the class of each label, (B,) bool."""
         return torch.ones_like(labels, dtype=torch.bool)
 
-    def labels(self, labels: Tensor) -> Tensor:
+    def to_local_labels(self, labels: Tensor) -> Tensor:
         """Labels (B,) counted from the first class of this shard, ``ELSEWHERE`` for those of other shards."""
         return labels
 
-    def total(self, term: Tensor) -> Tensor:
+    def sum_terms(self, term: Tensor) -> Tensor:
         """Sum of a loss's terms () over all shards; all then call backward with the same upstream gradient."""
         return term
 
-    def same_upstream(self, loss: Tensor) -> Tensor:
+    def require_same_upstream(self, loss: Tensor) -> Tensor:
         """The loss, whose upstream gradient must be the same on all processes if it is one number."""
         return loss
 
-    def count(self, number: Tensor) -> Tensor:
+    def sum_over_processes(self, number: Tensor) -> Tensor:
         """Sum of a number over all shards; no gradient."""
         return number
 
-    def least(self, value: Tensor) -> Tensor:
+    def min_over_processes(self, value: Tensor) -> Tensor:
         """Least value of all shards; no gradient."""
         return value
 
-    def log_sum_exp(self, lse: Tensor, target: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def join_log_sum_exp(self, lse: Tensor, target: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Log-sum-exps over all classes and logits of the labels, (B,) each, from those over this shard."""
         return lse, target
 
-    def log_one_plus(self, lse: Tensor) -> Tensor:
+    def join_log_one_plus(self, lse: Tensor) -> Tensor:
         """log(1 + Σ_shards s) from log(1 + s). All processes then call backward with the same upstream gradient."""
         return lse
 
-    def of_labels(self, values: Tensor, labels: Tensor) -> Tensor:
+    def gather_at_labels(self, values: Tensor, labels: Tensor) -> Tensor:
         """values[labels], (B,), of ``values`` for this shard's classes, for this shard of the loss."""
         return values[labels]
 
-    def at_labels(self, values: Tensor, labels: Tensor) -> Tensor:
+    def local_at_labels(self, values: Tensor, labels: Tensor) -> Tensor:
         """values[labels], (B, …), of ``values`` for this shard's classes; 0 for classes of other shards."""
         return values.index_select(0, labels)
 
-    def from_owners(self, values: Tensor, labels: Tensor) -> Tensor:
+    def take_from_owners(self, values: Tensor, labels: Tensor) -> Tensor:
         """Values (B,) as the process that owns each label's class has them; no gradient."""
         return values
 
-    def common(self, value: Tensor) -> Tensor:
+    def sum_gradient(self, value: Tensor) -> Tensor:
         """A value that all processes have and use for their shards of the loss; its gradient is summed over them."""
         return value
 
-    def place(self) -> slice:
+    def own_slice(self) -> slice:
         """Where this process's samples are in the joint batch."""
         return slice(None)
 
-    def own(self, values: Tensor) -> Tensor:
+    def take_own(self, values: Tensor) -> Tensor:
         """Entries of this process's samples, of values for the joint batch; differentiable."""
         return values
 
-    def own_first(self, rows: Tensor) -> Tensor:
+    def put_own_first(self, rows: Tensor) -> Tensor:
         """Rows of the joint batch, this process's samples first."""
         return rows
 

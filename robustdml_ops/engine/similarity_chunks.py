@@ -13,6 +13,7 @@ from torch import Tensor
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.cards import card
 from robustdml_ops.backends.dispatch import product_dtype
+from robustdml_ops.engine.plan import forget_plans
 from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.rows.backends import RowsBackend, by_columns, gradient_buffer, new_rows, rows_at
 from robustdml_ops.engine.rows.lengths import inverse_lengths
@@ -68,6 +69,7 @@ def limit_saved_bytes(most: int | None) -> None:
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 0):
         raise ValueError(f"most must be a number of bytes, 0 or more, or None, got {most!r}")
     _most_saved = most
+    forget_plans()
 
 
 _most_saved: int | None = None

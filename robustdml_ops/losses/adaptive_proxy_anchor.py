@@ -82,12 +82,12 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         else:
             super().fill_parameter(name, values)
 
-    def _loss(self, inputs: LossInputs) -> Tensor:
+    def _fused_loss(self, inputs: LossInputs) -> Tensor:
         regularizer = self._regularizer(inputs)
-        loss = super()._loss(inputs)
+        loss = super()._fused_loss(inputs)
         if self.reduction == "mean":
             return loss + regularizer
-        return loss + self.shards.common(regularizer) / self.num_classes
+        return loss + self.shards.sum_gradient(regularizer) / self.num_classes
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         regularizer = {"losses": self._regularizer(inputs), "indices": None, "reduction_type": "already_reduced"}
@@ -96,8 +96,8 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
     def _regularizer(self, inputs: LossInputs) -> Tensor:
         """λ/mean(m), () in the compute type."""
         check_matrix("embeddings", inputs.embeddings)
-        margins = self.shards.rows(self.margins).to(compute_dtype(inputs.embeddings, self.proxies))
-        mean = self.shards.total(margins.sum()) / self.num_classes if self.per_class else margins.mean()
+        margins = self.shards.local_shard(self.margins).to(compute_dtype(inputs.embeddings, self.proxies))
+        mean = self.shards.sum_terms(margins.sum()) / self.num_classes if self.per_class else margins.mean()
         require(
             mean > 0,
             lambda: (
@@ -112,16 +112,16 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         return 0.0
 
     def _biases(self, labels: Tensor, log_weights: Tensor, rows: StepRows) -> AnchorBiases:
-        scaled = self.alpha * self.shards.rows(self.margins).to(log_weights.dtype)
+        scaled = self.alpha * self.shards.local_shard(self.margins).to(log_weights.dtype)
         if self.per_class:
             if labels.dim() == 2:
                 raise ValueError(
                     "labels (B, K) beside per_class=True: a sample of several classes has no margin of its class; take "
                     "labels (B,), or per_class=False"
                 )
-            of_sample = self.shards.of_labels(scaled, labels)
+            of_sample = self.shards.gather_at_labels(scaled, labels)
         else:
-            of_sample = self.shards.common(scaled).expand(len(labels))
+            of_sample = self.shards.sum_gradient(scaled).expand(len(labels))
         if self.negative_margin == "sample" or not self.per_class:
             return AnchorBiases(of_sample + log_weights, of_sample + log_weights)
         of_proxy = scaled if rows.drawn is None else scaled[rows.drawn.classes]

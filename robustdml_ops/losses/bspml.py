@@ -68,7 +68,7 @@ class BSPMLLoss(MultiSimilarityLoss):
         super().__init__(alpha, beta, base, epsilon=epsilon, reduction=reduction, backend=backend)
         self.exclude_zero_weights = exclude_zero_weights
 
-    def _loss(self, inputs: LossInputs) -> Tensor:
+    def _fused_loss(self, inputs: LossInputs) -> Tensor:
         self._refuse(inputs)
         embeddings = check_matrix("embeddings", inputs.embeddings)
         labels, _ = pair_labels(inputs.labels, embeddings)
@@ -76,7 +76,7 @@ class BSPMLLoss(MultiSimilarityLoss):
         candidate_weights = None
         if inputs.sample_weights is not None:
             weights = check_sample_weights(inputs.sample_weights, weights).detach()
-            candidate_weights = self.shards.own_first(weights)
+            candidate_weights = self.shards.put_own_first(weights)
         if self.exclude_zero_weights:
             labels = labels.masked_fill(weights == 0, ABSENT)
         mean = self.reduction == "mean"
@@ -84,7 +84,7 @@ class BSPMLLoss(MultiSimilarityLoss):
         pairs = PairInputs((embeddings, labels, None, None), None, scale, present=1)
         if mean:
             return self._weighted_sum(self._own_anchors(pairs), candidate_weights)
-        return weights[self.shards.place()] * self._losses(self._own_anchors(pairs), candidate_weights)
+        return weights[self.shards.own_slice()] * self._sample_losses(self._own_anchors(pairs), candidate_weights)
 
     def _plan(self, tensors: Sequence[Any]) -> Plan | None:
         return super()._plan(tensors) if tensors[1] is None and tensors[5] is None else None

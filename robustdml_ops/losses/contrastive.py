@@ -67,7 +67,7 @@ class ContrastiveLoss(PairFamilyLoss):
         check_finite_numbers(pos_margin=pos_margin, neg_margin=neg_margin)
         self.pos_margin, self.neg_margin = pos_margin, neg_margin
 
-    def _loss(self, inputs: LossInputs) -> Tensor:
+    def _fused_loss(self, inputs: LossInputs) -> Tensor:
         checked, shards = self._own_anchors(self._checked(inputs)), self.shards
         plain = checked.weights is None and self.reduction == "mean"
         if plain and checked.listed is None and not shards.divided:
@@ -77,12 +77,15 @@ class ContrastiveLoss(PairFamilyLoss):
             total: Tensor = pair_hinge_sum(*checked.pairs, one, one, **settings, average=True, backend=self.backend)
             return total if scale == 1 else scale * total
         hinge = self._hinge(checked)
-        found = [shards.count(count.sum()).clamp(min=1) for count in (hinge.positive_count, hinge.negative_count)]
+        found = [
+            shards.sum_over_processes(count.sum()).clamp(min=1)
+            for count in (hinge.positive_count, hinge.negative_count)
+        ]
         if plain:
-            return shards.total(hinge.positive.sum() / found[0] + hinge.negative.sum() / found[1])
+            return shards.sum_terms(hinge.positive.sum() / found[0] + hinge.negative.sum() / found[1])
         # Integers divided by integers would be float32, whatever the hinges are.
         losses = hinge.positive * checked.present / found[0] + hinge.negative * checked.present / found[1]
-        return self._mean(shards.total(losses) if checked.sharded else losses, checked)
+        return self._mean(shards.sum_terms(losses) if checked.sharded else losses, checked)
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
         settings, scale = self._settings()

@@ -67,7 +67,7 @@ class FirstSteps:
         if len(matrix) and loss_function._update() is None:  # an optimiser in the sweep moves what it has
             if matrix.dtype.itemsize == 2:
                 warnings.warn(_rounded(loss_function, matrix.dtype), stacklevel=2)
-            places = loss_function.shards.labels(labels[:ROWS].to(matrix.device, torch.int64))
+            places = loss_function.shards.to_local_labels(labels[:ROWS].to(matrix.device, torch.int64))
             self.rows = places.clamp(0, len(matrix) - 1)
             self.values = matrix[self.rows].clone()
 

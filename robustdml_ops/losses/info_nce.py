@@ -76,7 +76,7 @@ class InfoNCELoss(TwoTowerLoss):
         sides, form = (2.0, "both") if self.symmetric else (1.0, "outside")
         return PairFormula("pair_contrast", {}, divisors=(sides, math.inf), form=form)
 
-    def _loss(
+    def _fused_loss(
         self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None
     ) -> Tensor:
         scale = self._scale(embeddings, others, sample_weights) / (2 if self.symmetric else 1)
@@ -87,7 +87,7 @@ class InfoNCELoss(TwoTowerLoss):
         total = self._of_rows(embeddings, candidates, scale, coefficients)
         if self.symmetric:
             total = total + self._of_rows(others, embeddings, scale, coefficients)
-        return self.shards.total(total)
+        return self.shards.sum_terms(total)
 
     def _of_rows(self, rows: Tensor, candidates: Tensor, scale: Tensor, coefficients: Tensor) -> Tensor:
         """Σ_i scale_i ℓ_i of the rows of this process."""
@@ -103,5 +103,5 @@ class InfoNCELoss(TwoTowerLoss):
                     f"{float((-self.logit_scale.detach()).exp()):.3g}: lower q, or raise the temperature"
                 ),
             )
-        total: Tensor = (scale[self.shards.place()] * bound).sum()
+        total: Tensor = (scale[self.shards.own_slice()] * bound).sum()
         return total

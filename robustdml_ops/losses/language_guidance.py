@@ -113,11 +113,13 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
             T = T.reshape(len(texts), texts.shape[1] * texts.shape[2]) / texts.shape[1] ** 0.5
             return {**rows, "T": T, "labels": classes}
 
-        return self._of_joint_batch(check, self._loss)
+        return self._of_joint_batch(check, self._fused_loss)
 
-    def _loss(self, embeddings: Tensor, T: Tensor, labels: Tensor | None, sample_weights: Tensor | None) -> Tensor:
+    def _fused_loss(
+        self, embeddings: Tensor, T: Tensor, labels: Tensor | None, sample_weights: Tensor | None
+    ) -> Tensor:
         """The loss of the joint batch: rows of own samples, columns of all."""
-        own, shards, weights = self.shards.place(), self.shards, sample_weights
+        own, shards, weights = self.shards.own_slice(), self.shards, sample_weights
         with without_autocast(embeddings.device):
             X = unit_rows(embeddings.to(T.dtype))
             visual, language = X[own] @ X.t(), T[own] @ T.t()
@@ -141,7 +143,9 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
             losses = losses * weights[own]
         if self.reduction == "none":
             return losses
-        return shards.total(losses.sum()) / (max(1, len(X)) if weights is None else (weights > 0).sum().clamp(min=1))
+        return shards.sum_terms(losses.sum()) / (
+            max(1, len(X)) if weights is None else (weights > 0).sum().clamp(min=1)
+        )
 
 
 def _check_texts(texts: object, embeddings: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ def load_class_matrix(
     check_held(loss)
     parts: list[Tensor] = []
     held = loss._class_matrix()
-    first, last = (place * (loss.centers or 1) for place in loss.shards.shard_of(loss.num_classes))
+    first, last = (place * (loss.centers or 1) for place in loss.shards.shard_bounds(loss.num_classes))
 
     def check() -> dict[str, Tensor | None]:
         if held.is_meta:

@@ -67,7 +67,7 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         check_choice(("paper", "xbm", "authors"), variant=variant)
         self.margin, self.variant = margin, variant
 
-    def _loss(self, inputs: LossInputs) -> Tensor:
+    def _fused_loss(self, inputs: LossInputs) -> Tensor:
         checked = self._checked(inputs)
         embeddings, labels, candidates, _ = checked.pairs
         alone = PairInputs((embeddings, labels, None, None), None, checked.weights, checked.present)
@@ -112,7 +112,7 @@ class MemoryContrastiveLoss(PairFamilyLoss):
             "backend": self.backend,
         }
         if self._in_one_sweep(inputs):
-            return self.shards.total(pair_hinge_sum(*inputs.pairs, inputs.scale(), inputs.scale(), **settings))
+            return self.shards.sum_terms(pair_hinge_sum(*inputs.pairs, inputs.scale(), inputs.scale(), **settings))
         hinge = pair_hinge(*inputs.pairs, **settings)
         losses = hinge.positive + hinge.negative
-        return self._mean(self.shards.total(losses) if inputs.sharded else losses, inputs)
+        return self._mean(self.shards.sum_terms(losses) if inputs.sharded else losses, inputs)

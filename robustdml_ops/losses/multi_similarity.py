@@ -72,11 +72,11 @@ class MultiSimilarityLoss(PairFamilyLoss):
         if self.epsilon is not None:
             self._refuse_divided_bank(inputs, f"epsilon={self.epsilon} mines in a whole bank")
 
-    def _loss(self, inputs: LossInputs) -> Tensor:
+    def _fused_loss(self, inputs: LossInputs) -> Tensor:
         checked = self._own_anchors(self._checked(inputs))
         if self._in_one_sweep(checked) and not checked.sharded:
             return self._weighted_sum(checked)
-        return self._mean(self._losses(checked), checked)
+        return self._mean(self._sample_losses(checked), checked)
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
         numbers = self._settings()
@@ -87,9 +87,9 @@ class MultiSimilarityLoss(PairFamilyLoss):
         """Σ weight_i ℓ_i / present, () over the anchors of all processes."""
         scales = (inputs.scale(self.alpha), inputs.scale(self.beta))
         settings = self._settings(candidate_weights=candidate_weights, anchors_first=inputs.anchors_first)
-        return self.shards.total(pair_lse_sum(*inputs.pairs, *scales, **settings, backend=self.backend))
+        return self.shards.sum_terms(pair_lse_sum(*inputs.pairs, *scales, **settings, backend=self.backend))
 
-    def _losses(self, inputs: PairInputs, candidate_weights: Tensor | None = None) -> Tensor:
+    def _sample_losses(self, inputs: PairInputs, candidate_weights: Tensor | None = None) -> Tensor:
         """ℓ (B,)."""
         if inputs.listed is not None:
             lse = listed_lse(inputs.cosines(), **self._settings())
@@ -97,7 +97,7 @@ class MultiSimilarityLoss(PairFamilyLoss):
             settings = self._settings(candidate_weights=candidate_weights, anchors_first=inputs.anchors_first)
             lse = pair_lse(*inputs.pairs, **settings, backend=self.backend)
         if inputs.sharded:
-            lse = PairLSE(*self.shards.log_one_plus(torch.stack(lse)).unbind())
+            lse = PairLSE(*self.shards.join_log_one_plus(torch.stack(lse)).unbind())
         return lse.positive / self.alpha + lse.negative / self.beta
 
     def _settings(self, **more: Any) -> dict[str, Any]:

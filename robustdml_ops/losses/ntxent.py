@@ -49,11 +49,11 @@ class NTXentLoss(ContrastFamilyLoss):
     def __init__(self, temperature: float = 0.07, **options: Unpack[LossOptions]) -> None:
         super().__init__(temperature, **options)
 
-    def _loss(self, inputs: LossInputs) -> Tensor:
+    def _fused_loss(self, inputs: LossInputs) -> Tensor:
         joint = self._checked(inputs)
         checked, pairs = self._own_anchors(joint), self._number_of_pairs(joint)
         if self._in_one_sweep(checked):
-            return self.shards.total(self._contrast(checked, summed=True).total / pairs)
+            return self.shards.sum_terms(self._contrast(checked, summed=True).total / pairs)
         if checked.listed is None:
             losses = self._contrast(checked).loss
         else:
@@ -67,7 +67,7 @@ class NTXentLoss(ContrastFamilyLoss):
             _, labels, _, candidate_labels = inputs.pairs
             return count_labelled(labels, candidate_labels)[0].sum().clamp(min=1)
         here = torch.tensor(len(inputs.listed.positives), device=inputs.pairs[0].device)
-        return self.shards.count(here).clamp(min=1)
+        return self.shards.sum_over_processes(here).clamp(min=1)
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
         return PairFormula("pair_contrast", {}, "pairs", form=self.form, scale=self._scale())

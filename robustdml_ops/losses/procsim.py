@@ -187,7 +187,7 @@ class ProcSimLoss(ShardableLoss, nn.Module):
         else:
             threshold = self.threshold(joint)
             sigma = confidence(joint, threshold, self.lam)
-        confidences, B = shards.own(sigma), max(1, len(sigma))
+        confidences, B = shards.take_own(sigma), max(1, len(sigma))
         paired = shards.gather(labels)
         if self.drop_above:
             paired = torch.where(joint > threshold, ABSENT, paired)
@@ -198,15 +198,15 @@ class ProcSimLoss(ShardableLoss, nn.Module):
         else:
             dml = proxy_losses
             if callable(self.dml):
-                dml = _check_per_sample("dml", self.dml(embeddings, paired[shards.place()]), labels)
-            loss = shards.total((confidences * dml).sum()) / B
+                dml = _check_per_sample("dml", self.dml(embeddings, paired[shards.own_slice()]), labels)
+            loss = shards.sum_terms((confidences * dml).sum()) / B
         if proxy_losses is not None and self.dml != "proxy-nca":
-            loss = loss + shards.total(proxy_losses.sum()) / B
+            loss = loss + shards.sum_terms(proxy_losses.sum()) / B
         if self.regularizer is not None and self.omega > 0:
             guided = _check_per_sample("regularizer", self.regularizer(embeddings, guidance, labels), labels)
             weighted = confidences * guided if self.confidence_on_regularizer else guided
-            loss = loss + self.omega * (shards.total(weighted.sum()) / B)
-        return ProcSimStep(shards.same_upstream(loss), confidences, losses, threshold)
+            loss = loss + self.omega * (shards.sum_terms(weighted.sum()) / B)
+        return ProcSimStep(shards.require_same_upstream(loss), confidences, losses, threshold)
 
     def class_dimensions(self) -> dict[str, int]:
         """Empty: the losses within have the class matrices; raises for callables that see one process alone."""

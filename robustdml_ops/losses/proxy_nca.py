@@ -75,8 +75,8 @@ class ProxyNCALoss(ClassFamilyLoss):
         cosines = similarity(embeddings, self.proxies)
         return cosines if self._form() == "cosine" else 2 - 2 * cosines
 
-    def _of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
-        losses = super()._of_sums(sums, inputs, labels)
+    def _losses_of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
+        losses = super()._losses_of_sums(sums, inputs, labels)
         if self.include_positive:
             return losses
         # Of a sample that is left without a negative.

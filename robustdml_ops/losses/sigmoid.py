@@ -41,9 +41,9 @@ class SigmoidLoss(TwoTowerLoss):
     def _formula(self) -> PairFormula | None:
         return PairFormula("pair_contrast", {}, form="sigmoid")
 
-    def _loss(
+    def _fused_loss(
         self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None
     ) -> Tensor:
         scale = self._scale(embeddings, others, sample_weights)
-        coefficients = self._coefficients(embeddings, others, self.shards.rows(self.logit_bias))
-        return self.shards.total(self._contrast(embeddings, others, scale, coefficients, "sigmoid").total)
+        coefficients = self._coefficients(embeddings, others, self.shards.local_shard(self.logit_bias))
+        return self.shards.sum_terms(self._contrast(embeddings, others, scale, coefficients, "sigmoid").total)

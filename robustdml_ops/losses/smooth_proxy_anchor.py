@@ -126,10 +126,10 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
 
     def _of_sets(self, inputs: LossInputs, sets: ConfidenceSets) -> Tensor:
         shards, (bias, present) = self.shards, self._log_weights(inputs)
-        counts = count_confidences(sets, len(shards.rows(self.proxies)), present, bias.dtype)
+        counts = count_confidences(sets, len(shards.local_shard(self.proxies)), present, bias.dtype)
         if shards.divided:
-            positive, negative = shards.count(torch.stack([counts.positive, counts.negative]))
-            extremes = (shards.least(counts.lowest), -shards.least(-counts.highest))
+            positive, negative = shards.sum_over_processes(torch.stack([counts.positive, counts.negative]))
+            extremes = (shards.min_over_processes(counts.lowest), -shards.min_over_processes(-counts.highest))
             counts = ConfidenceCounts(positive, negative, *extremes)
         if len(inputs.embeddings):
             # An absent sample leaves ±inf where it is the only one; NaN fails both comparisons.
@@ -141,7 +141,7 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
             )
         rows = self._step_rows(inputs.embeddings, None)
         terms = AnchorTerms(rows, sets, AnchorBiases(bias, bias), counts.positive, counts.negative)
-        return self._sum(inputs.embeddings, terms)
+        return self._loss_of_anchors(inputs.embeddings, terms)
 
     def _sets(self, embeddings: Tensor, confidences: Tensor | Factors) -> ConfidenceSets:
         B, C = len(embeddings), self.num_classes
@@ -152,8 +152,8 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
                     "(hidden, weight, bias), as ConfidenceHead.factors does"
                 )
             hidden, *of_classes = confidences
-            confidences = (hidden, *(self.shards.given(part) for part in of_classes))  # type: ignore[assignment]
-            C = len(self.shards.rows(self.proxies))
+            confidences = (hidden, *(self.shards.select_local(part) for part in of_classes))  # type: ignore[assignment]
+            C = len(self.shards.local_shard(self.proxies))
         if isinstance(confidences, Tensor):
             given = {"confidences": check_matrix("confidences", confidences, columns=C)}
         elif isinstance(confidences, tuple) and len(confidences) == 3:

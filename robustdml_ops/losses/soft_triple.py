@@ -93,14 +93,14 @@ class SoftTripleLoss(CentersLoss):
 
     def regularizer(self) -> Tensor:
         """τ·R, (), of the centres as they are; 0 for one centre per class."""
-        return self.regularizer_weight * self.shards.total(center_spread(self._shard()[0], self.num_classes))
+        return self.regularizer_weight * self.shards.sum_terms(center_spread(self._shard()[0], self.num_classes))
 
     def _logits(self, embeddings: Tensor) -> Tensor:
         s = similarity(embeddings, self.fc.t()).reshape(-1, self.num_classes, self.centers_per_class)
         return (torch.softmax(s * self.gamma, dim=2) * s).sum(2)
 
-    def _loss(self, inputs: LossInputs) -> Tensor:
-        loss = super()._loss(inputs)
+    def _fused_loss(self, inputs: LossInputs) -> Tensor:
+        loss = super()._fused_loss(inputs)
         if self.reduction == "none" or self.regularizer_weight == 0:
             return loss
         return loss + self.regularizer()

@@ -60,23 +60,28 @@ class SupConLoss(ContrastFamilyLoss):
         check_choice(("outside", "inside"), form=form)
         self.form = form
 
-    def _loss(self, inputs: LossInputs) -> Tensor:
+    def _fused_loss(self, inputs: LossInputs) -> Tensor:
         joint, shards = self._checked(inputs), self.shards
         checked, contrasted = self._own_anchors(joint), self._has_negatives(joint)
         if self._in_one_sweep(checked):
             total, _, _, above = self._contrast(checked, summed=True)
         else:
-            losses = self._losses(checked)
+            losses = self._sample_losses(checked)
             weighted = checked.weighted(losses) * contrasted
             if self.reduction == "none":
                 return weighted
             total, above = weighted.sum(), (losses > 0).sum()
-        return shards.total(total / torch.where(contrasted, shards.count(above).clamp(min=1), torch.inf))
+        return shards.sum_terms(
+            total / torch.where(contrasted, shards.sum_over_processes(above).clamp(min=1), torch.inf)
+        )
 
     def _has_negatives(self, joint: PairInputs) -> Tensor:
         """Whether there is a negative pair in any process, ()."""
         if joint.listed is not None:
-            return self.shards.count(torch.tensor(len(joint.listed.negatives), device=joint.pairs[0].device)) > 0
+            return (
+                self.shards.sum_over_processes(torch.tensor(len(joint.listed.negatives), device=joint.pairs[0].device))
+                > 0
+            )
         _, labels, _, candidate_labels = joint.pairs
         # ABSENT is the smallest number; one more serves an empty batch.
         both = pad(labels if candidate_labels is None else torch.cat([labels, candidate_labels]), (0, 1), value=ABSENT)
@@ -87,7 +92,7 @@ class SupConLoss(ContrastFamilyLoss):
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)
-        losses = checked.weighted(self._losses(checked))
+        losses = checked.weighted(self._sample_losses(checked))
         return {"loss": of_each(losses * self._has_negatives(checked), checked.weights)}
 
     def _dense(self, inputs: LossInputs, reason: str) -> SubLosses:
@@ -95,7 +100,7 @@ class SupConLoss(ContrastFamilyLoss):
             raise ValueError(f"form={self.form!r} is of the fused sums, and {reason} is in none of them: leave one out")
         return super()._dense(inputs, reason)
 
-    def _losses(self, inputs: PairInputs) -> Tensor:
+    def _sample_losses(self, inputs: PairInputs) -> Tensor:
         """ℓ (B,)."""
         if inputs.listed is None:
             return self._contrast(inputs).loss

@@ -90,11 +90,11 @@ class SuperContrastiveLoss(ShardableLoss, nn.Module):
             classes = check_labels(labels, check_matrix("embeddings", embeddings))
             return {"labels": classes, **own_samples(embeddings, sample_weights, compute_dtype(embeddings, embeddings))}
 
-        return self._of_joint_batch(check, self._loss)
+        return self._of_joint_batch(check, self._fused_loss)
 
-    def _loss(self, embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None) -> Tensor:
+    def _fused_loss(self, embeddings: Tensor, labels: Tensor, sample_weights: Tensor | None) -> Tensor:
         """The loss of the checked joint batch."""
-        shards, own = self.shards, self.shards.place()
+        shards, own = self.shards, self.shards.own_slice()
         with without_autocast(embeddings.device):
             X = unit_rows(embeddings.to(compute_dtype(embeddings, embeddings)))
             distances = pair_distances(X, own if shards.divided else None)
@@ -113,5 +113,5 @@ class SuperContrastiveLoss(ShardableLoss, nn.Module):
             robust = robust * weights[own, None]
         total = robust.new_zeros(())
         for pairs in (positive & (found > 0), negative & (found > 0)):
-            total = total + (robust * pairs).sum() / shards.count(pairs.sum()).clamp(min=1)
-        return shards.total(total)
+            total = total + (robust * pairs).sum() / shards.sum_over_processes(pairs.sum()).clamp(min=1)
+        return shards.sum_terms(total)

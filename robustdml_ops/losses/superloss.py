@@ -111,12 +111,12 @@ class RunningMean(TypedBuffers):
         values = losses.float()  # what float32 can't hold would make the mean inf for good
         finite = torch.isfinite(values)
         counted = finite if counted is None else finite & counted
-        new = shards.count(counted.sum())
+        new = shards.sum_over_processes(counted.sum())
         count = self.count + new
         # Shares of the mean, not a sum that is divided: the sum of large losses overflows.
         share = count.clamp(min=1).to(values.dtype).reciprocal()
         # In double: so parts of other processes round to the same mean, whatever their number.
-        added = shards.count((values.masked_fill(~counted, 0) * share).sum(dtype=torch.float64))
+        added = shards.sum_over_processes((values.masked_fill(~counted, 0) * share).sum(dtype=torch.float64))
         mean = (self.mean + (added - new * share * self.mean)).float()
         if self.training:
             self.mean.copy_(mean)

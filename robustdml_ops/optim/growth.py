@@ -82,7 +82,7 @@ def grow_classes(
     shards: OneProcess = owners[0].shards
     shards.agree(dict, {"classes of grow_classes": digest(classes), "init of grow_classes": digest(init)})
     origin = _origin(classes, owners[0].num_classes)
-    shards.of_classes(len(origin))  # raises for fewer classes than processes
+    shards.for_classes(len(origin))  # raises for fewer classes than processes
     matrices = [item for item in owners if hasattr(item, "matrix_name")]
     if isinstance(init, tuple):
         init = _means(*init, origin, matrices)
@@ -183,14 +183,14 @@ def _check_optimizer(optimizer: torch.optim.Optimizer | None, owners: list[Any])
 def _regroup(item: Any, origin: Tensor, init: Tensor | None, optimizer: torch.optim.Optimizer | None) -> None:
     """Give one loss or filter its new classes."""
     old_shards, C = item.shards, len(origin)
-    new_shards = old_shards.of_classes(C)
-    first, last = new_shards.shard_of(C)
+    new_shards = old_shards.for_classes(C)
+    first, last = new_shards.shard_bounds(C)
     here = origin[first:last]
 
     def rows(values: Tensor, unseen: Any) -> Tensor:
         """Entries (n, …) of the classes here, from those of the old classes; ``unseen`` for classes without one."""
         wanted = here.to(values.device)
-        taken = old_shards.take(values, wanted.clamp(min=0))
+        taken = old_shards.gather_rows(values, wanted.clamp(min=0))
         unseen = torch.as_tensor(unseen, dtype=values.dtype, device=values.device)
         return torch.where((wanted >= 0).view(-1, *(1,) * (values.dim() - 1)), taken, unseen)
 
@@ -205,7 +205,7 @@ def _regroup(item: Any, origin: Tensor, init: Tensor | None, optimizer: torch.op
         counted = 1 if hasattr(item, "by_class") and value.dim() == 2 else dimension
         shape = list(value.shape)
         shape[counted] = shape[counted] // item.num_classes * C
-        made = new_shards.made(item, name, torch.Size(shape))
+        made = new_shards.new_parameter(item, name, torch.Size(shape))
         entries = unseen = _by_class(item, local_of(made), dimension)
         if init is not None and len(init) and name == item.matrix_name:
             unseen = init[(origin < 0).cumsum(0)[first:last].sub(1).clamp(min=0).to(init.device)]

@@ -83,7 +83,7 @@ class ProxyOptimizer(torch.optim.Optimizer):
     def _bind(self, loss: ClassMatrixLoss, number: int) -> None:
         """Bind the parameter of group ``number``."""
         parameter: Any = loss._class_parameter()
-        first, _ = loss.shards.shard_of(loss.num_classes)
+        first, _ = loss.shards.shard_bounds(loss.num_classes)
         step = ProxyStep(self, parameter, number, first * (parameter.numel() // loss.num_classes))
         self._steps[number : number + 1] = [step]
         bind(step)

@@ -22,7 +22,7 @@ class Case:
         random = torch.Generator().manual_seed(seed)
         normal = lambda *size: torch.randn(*size, generator=random, dtype=torch.float64)  # noqa: E731
         self.kind, self.alpha, self.beta = sets, alpha, beta
-        self.drop_above, self.label_weights = None, None
+        self.drop_similar_negatives, self.label_weights = None, None
         self.proxies = normal(C, D)
         # Half of the embeddings are close to a proxy, so that the sums have something to choose from.
         self.labels = torch.randint(C, (B,), generator=random)
@@ -49,7 +49,7 @@ class Case:
         anchor_bias = None if self.anchor_bias is None else to(self.anchor_bias)
         positive = to(self.positive_bias)
         negative = positive if self.negative_bias is self.positive_bias else to(self.negative_bias)
-        limits = None if self.drop_above is None else to(self.drop_above)
+        limits = None if self.drop_similar_negatives is None else to(self.drop_similar_negatives)
         return AnchorProblem(AnchorOptions(self.alpha, sets, limits), positive, negative, anchor_bias)
 
     def sweep(self, backend, device=HERE, dtype=torch.float32, operand=None, want=None) -> SweepResult:
@@ -135,14 +135,16 @@ def only_one_class_has_samples(upstream):
 def similar_negatives_left_out(sets, alpha=32.0, limit=0.3):
     """Those left out have the largest exponents, and no positive is; each candidate has a limit of its own."""
     case = Case((130, 40, 5), sets, alpha=alpha)
-    case.drop_above = torch.linspace(limit - 0.2, limit + 0.2, case.B, dtype=torch.float64)
+    case.drop_similar_negatives = torch.linspace(limit - 0.2, limit + 0.2, case.B, dtype=torch.float64)
     return case
 
 
-def several_labels(weighted, drop_above=None):
+def several_labels(weighted, drop_similar_negatives=None):
     """Distinct ones, up to three; some samples have none."""
     case = Case((130, 40, 7), "labels", seed=1)
-    case.drop_above = None if drop_above is None else torch.full((case.B,), drop_above, dtype=torch.float64)
+    case.drop_similar_negatives = (
+        None if drop_similar_negatives is None else torch.full((case.B,), drop_similar_negatives, dtype=torch.float64)
+    )
     case.labels = torch.stack([case.labels, case.labels // 2 + 20, torch.full_like(case.labels, ELSEWHERE)], 1)
     case.labels[case.labels[:, 0] == case.labels[:, 1], 1] = ELSEWHERE
     case.labels[::3, 2], case.labels[1::3, 0], case.labels[4] = 3, ELSEWHERE, ELSEWHERE

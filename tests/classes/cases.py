@@ -51,7 +51,12 @@ class Case:
         X, P = (tensor.to(device, operand or dtype) for tensor in (self.embeddings, self.proxies))
         to = lambda tensor: None if tensor is None else tensor.to(device, dtype)  # noqa: E731
         labels, operand = LabelSets.of(self.labels.to(device), self.labels.dim() == 2), operand_dtype(dtype, X)
-        given = {"scale": to(self.scale), "bias": to(self.bias), "drop_above": to(self.drop), **self.settings}
+        given = {
+            "scale": to(self.scale),
+            "bias": to(self.bias),
+            "drop_similar_negatives": to(self.drop),
+            **self.settings,
+        }
         problem = ClassProblem(labels=labels, **given)
         request = Request((not fused, not fused), graded=not fused, bounded=saves)
         *results, saved = class_sweep(X, P, problem, backend, operand, request)

@@ -109,7 +109,7 @@ def rounded(name, rule, dtype, place):
         # The same gradient to the last bit: what differs then is the rounding.
         G = torch.randn(one._class_matrix().shape, generator=generator)
         for loss, optimizer in ((one, fused), (many, of_shards)):
-            update, here = optimizer._steps[0], loss.shards.shard_of(len(G))
+            update, here = optimizer._steps[0], loss.shards.shard_bounds(len(G))
             update.begin(loss._class_matrix())
             update.take(0, G[slice(*here)])
             update.finish()

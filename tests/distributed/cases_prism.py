@@ -175,13 +175,13 @@ def a_bank_alone(place):
             keep = torch.arange(len(labels)) % 5 > step  # of the last batch none
             touched = one.enqueue(X, labels, ids, keep)
             found = many.enqueue(X[own], labels[own], ids[own], keep[own])
-            assert torch.equal(found >= 0, (touched >= 0) & many.shards.here(touched))
+            assert torch.equal(found >= 0, (touched >= 0) & many.shards.owns_labels(touched))
             expected = one.others_of_class(ids, labels, 3)
-            sums, counts = map(many.shards.count, many.others_of_class(ids, labels, 3))
+            sums, counts = map(many.shards.sum_over_processes, many.others_of_class(ids, labels, 3))
             torch.testing.assert_close(sums, expected.sums, rtol=0, atol=near)
             assert torch.equal(counts, expected.counts)
         same_state(one, many)
-        first, last = many.shards.shard_of(capacity)
+        first, last = many.shards.shard_bounds(capacity)
         for buffer in (many.features, many.labels, many.sample_ids):
             assert len(buffer.to_local()) == last - first
         assert last - first <= -(-capacity // place.size)

@@ -27,7 +27,7 @@ class SomeClasses(OneProcess):
     def __init__(self, classes):
         self.classes = classes
 
-    def labels(self, labels):
+    def to_local_labels(self, labels):
         return torch.where((labels >= 2) & (labels < 2 + self.classes), labels - 2, ELSEWHERE)
 
 

@@ -62,10 +62,10 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         if (update := self._update()) is not None:
             update.check_ready()
 
-    def _loss(self, inputs: LossInputs) -> Tensor:
-        return self._sum(inputs.embeddings, self._terms(inputs))
+    def _fused_loss(self, inputs: LossInputs) -> Tensor:
+        return self._loss_of_anchors(inputs.embeddings, self._anchor_arguments(inputs))
 
-    def _terms(self, inputs: LossInputs) -> AnchorTerms:
+    def _anchor_arguments(self, inputs: LossInputs) -> AnchorTerms:
         labels, label_weights = self._checked_labels(inputs)
         if label_weights is not None:
             if label_weights.requires_grad:
@@ -104,25 +104,25 @@ class AnchorFamilyLoss(ClassMatrixLoss):
     def _biases(self, labels: Tensor, log_weights: Tensor, rows: StepRows) -> AnchorBiases:
         return AnchorBiases(log_weights, log_weights)
 
-    def _sum(self, embeddings: Tensor, terms: AnchorTerms) -> Tensor:
+    def _loss_of_anchors(self, embeddings: Tensor, terms: AnchorTerms) -> Tensor:
         """The loss, () or (C,). An empty set's sum is 0."""
         rows, sets, biases, *counts = terms
         scales = [_reciprocal(count, biases.positive) for count in counts]
         if self.reduction == "none":
-            lse = self._lse(embeddings, terms)
+            lse = self._anchor_sums(embeddings, terms)
             return lse.positive * scales[0] + lse.negative * scales[1]
         if rows.drawn is not None:
             scales[1] = scales[1] * rows.drawn.weights(scales[1].dtype)
         exponents = self._exponents(embeddings, rows)
         loss = anchor_loss(embeddings, rows.matrix, sets, biases, *scales, **exponents, update=rows.update)
-        return self.shards.total(loss)
+        return self.shards.sum_terms(loss)
 
     def _exponents(self, embeddings: Tensor, rows: StepRows) -> dict[str, Any]:
         """Settings of both anchor ops."""
         limit = self._similarity_limits(embeddings, rows)
         return {"alpha": self.alpha, "drop_similar_negatives": limit, "backend": self.backend}
 
-    def _lse(self, embeddings: Tensor, terms: AnchorTerms) -> AnchorLSE:
+    def _anchor_sums(self, embeddings: Tensor, terms: AnchorTerms) -> AnchorLSE:
         """Log-sum-exps of all proxies here, (C,) each: a drawn one stands for several, those not drawn have 0."""
         what = "a loss of the Proxy-Anchor family with reduction='none', or with a reducer of its own,"
         way_out = "take reduction='mean', or train the proxies with an optimiser of torch.optim"
@@ -136,8 +136,8 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         return AnchorLSE(*(zeros.index_copy(0, rows.drawn.classes, values) for values in each))
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
-        terms = self._terms(inputs)
-        lse = self._lse(inputs.embeddings, terms)
+        terms = self._anchor_arguments(inputs)
+        lse = self._anchor_sums(inputs.embeddings, terms)
         return {
             "pos_loss": of_each(lse.positive, divisor=terms.positive_count),
             "neg_loss": of_each(lse.negative, divisor=terms.negative_count),

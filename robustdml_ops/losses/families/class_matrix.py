@@ -175,9 +175,9 @@ class ClassMatrixLoss(MetricLoss):
         matrix, update = self._shard()
         if self.negatives is None or labels is None or not self.training:
             if labels is not None:
-                labels = self.shards.labels(labels)
+                labels = self.shards.to_local_labels(labels)
             return StepRows(matrix, labels, update, None)
-        here = self.shards.shard_of(self.num_classes) if self.shards.divided else None
+        here = self.shards.shard_bounds(self.num_classes) if self.shards.divided else None
         if not torch.compiler.is_compiling():
             check_finite_embeddings(embeddings)  # a step that fails draws nothing
         drawn = self.negatives.draw(labels, self.num_classes, here)
@@ -212,7 +212,7 @@ class ClassMatrixLoss(MetricLoss):
             weighted = None if gamma is None else torch.softmax(cosines / gamma, -1) * cosines
             cosines = cosines.amax(-1) if weighted is None else weighted.sum(-1).nan_to_num(-torch.inf)
         nearest = cosines.amax(1) if labels.dim() == 2 else cosines
-        return (-self.shards.least(-nearest)).nan_to_num(torch.inf, torch.inf, torch.inf)
+        return (-self.shards.min_over_processes(-nearest)).nan_to_num(torch.inf, torch.inf, torch.inf)
 
     def _shard(self) -> tuple[Tensor, ProxyUpdate | None]:
         """The rows of this process, (C, D) or (C, H, D), a view in plain memory; and the optimiser's step on them."""
@@ -224,7 +224,7 @@ class ClassMatrixLoss(MetricLoss):
                 "fully_shard call the loss within the forward of the module that was wrapped, or wrap the loss itself; "
                 "or leave it out of FSDP, and divide its classes by robustdml_ops.distributed.shard_classes"
             )
-        rows: Tensor = self.shards.rows(parameter) if update is None else update.local
+        rows: Tensor = self.shards.local_shard(parameter) if update is None else update.local
         if self.columns and rows.dim() == 2:
             rows = rows.t()
             if self.centers is not None:

@@ -12,7 +12,6 @@ from typing_extensions import Unpack
 
 from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.plan import Plan
-from robustdml_ops.engine.similarity_chunks import bytes_to_save
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions, reduce_samples
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
@@ -20,8 +19,6 @@ from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops import ABSENT, ClassLSE, class_lse
 from robustdml_ops.ops.classes.gpu_plan import class_gpu_plan
 from robustdml_ops.ops.classes.plan import ClassFormula, class_plan
-
-CPU = torch.device("cpu")
 
 
 class ClassFamilyLoss(ClassMatrixLoss):
@@ -34,10 +31,6 @@ class ClassFamilyLoss(ClassMatrixLoss):
     def __init__(self, num_classes: int, embedding_size: int, **options: Unpack[SoftmaxOptions]) -> None:
         self.negative_correction = options.pop("negative_correction", True)
         super().__init__(num_classes, embedding_size, **options)
-
-    def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:
-        tensors, settings = super()._signature(inputs)
-        return tensors, (*settings, bytes_to_save(CPU))
 
     def _plan(self, tensors: Sequence[Any]) -> Plan | None:
         embeddings, matrix, labels, _, _, weights, margins, _ = tensors
@@ -56,34 +49,34 @@ class ClassFamilyLoss(ClassMatrixLoss):
         """The loss of a sample as a planned step has it; None where it is another."""
         return None
 
-    def _evaluate(self, inputs: LossInputs) -> Tensor:
-        loss, update = super()._evaluate(inputs), self._update()
+    def _general_loss(self, inputs: LossInputs) -> Tensor:
+        loss, update = super()._general_loss(inputs), self._update()
         if update is not None and loss.dim() == 0 and loss.requires_grad:
             # Before the sweep of backward, which would take a loss scaler's factor for one of the gradient.
             loss.register_hook(update.check_factor)  # type: ignore[no-untyped-call]
         return loss
 
-    def _loss(self, inputs: LossInputs) -> Tensor:
-        return reduce_samples(self._losses(inputs), inputs.sample_weights, self.reduction)
+    def _fused_loss(self, inputs: LossInputs) -> Tensor:
+        return reduce_samples(self._sample_losses(inputs), inputs.sample_weights, self.reduction)
 
-    def _losses(self, inputs: LossInputs) -> Tensor:
+    def _sample_losses(self, inputs: LossInputs) -> Tensor:
         """ℓ (B,), times a miner's weights."""
         classes = self._checked_labels(inputs)
-        labels, sums = classes.labels, self._sums(inputs.embeddings, classes.labels)
+        labels, sums = classes.labels, self._class_sums(inputs.embeddings, classes.labels)
         if labels.dim() == 1:
-            losses = self._of_sums(sums, inputs, labels)
+            losses = self._losses_of_sums(sums, inputs, labels)
         else:
             absent = labels == ABSENT
             of_label = ClassLSE(sums.lse[:, None], sums.target.masked_fill(absent, 0))
             # Where a sample has no class and no negative is left, the log-sum-exp is −∞.
-            each = self._of_sums(of_label, inputs, labels).masked_fill(absent, 0)
+            each = self._losses_of_sums(of_label, inputs, labels).masked_fill(absent, 0)
             losses = (classes.shares(sums.lse.dtype) * each).sum(1)
         if inputs.indices_tuple is None:
             return losses
         listed, anchors_only = inputs.indices_tuple, self.miner_weighs_anchors
         return losses * miner_weights(listed, len(losses), losses, anchors_only, self.shards)
 
-    def _sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
+    def _class_sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
         """Sums over the classes of the step; the correction raises a drawn class's logit by log(its weight)."""
         rows, bias, settings = self._step_rows(embeddings, labels), None, self._logit_settings()
         if rows.drawn is not None and self.negative_correction:
@@ -99,13 +92,13 @@ class ClassFamilyLoss(ClassMatrixLoss):
             update=rows.update,
             **settings,
         )
-        return ClassLSE(*self.shards.log_sum_exp(*sums, labels))
+        return ClassLSE(*self.shards.join_log_sum_exp(*sums, labels))
 
     def _logit_settings(self) -> dict[str, Any]:
         """Settings of :func:`~robustdml_ops.ops.class_lse` that turn similarities into logits."""
         raise NotImplementedError
 
-    def _of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
+    def _losses_of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
         """ℓ (B,) for labels (B,); for labels (B, K) that of each, from log-sum-exps (B, 1), anything where ABSENT."""
         return sums.lse - sums.target
 
@@ -117,10 +110,12 @@ class ClassFamilyLoss(ClassMatrixLoss):
         others = torch.full_like(target, math.log(max(1, self.num_classes - 1)))
         lse = others if settings.get("exclude_target") else torch.logaddexp(others, target)
         inputs = LossInputs(torch.zeros(1, self.embedding_size, **number), None)
-        return float(self._of_sums(ClassLSE(lse, target), inputs, torch.zeros(1, dtype=torch.int64, device="cpu")))
+        return float(
+            self._losses_of_sums(ClassLSE(lse, target), inputs, torch.zeros(1, dtype=torch.int64, device="cpu"))
+        )
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
-        losses, weights = self._losses(inputs), inputs.sample_weights
+        losses, weights = self._sample_losses(inputs), inputs.sample_weights
         weights = None if weights is None else weights.to(losses.device)
         return {"loss": of_each(reduce_samples(losses, weights, "none"), weights)}
 
@@ -151,4 +146,4 @@ def _of_tensors(loss: ClassFamilyLoss, *tensors: Any) -> Tensor:
     """The loss of the tensors of a plan, the class matrix among them, by the general way."""
     embeddings, matrix, labels, _, _, weights, *_ = tensors
     loss.__dict__["_parameters"] = {loss.matrix_name: matrix}
-    return loss._loss(LossInputs(embeddings, labels, sample_weights=weights))
+    return loss._fused_loss(LossInputs(embeddings, labels, sample_weights=weights))

@@ -136,7 +136,7 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
             self._check_parameters()
             return {**rows, "others": others}
 
-        return self._of_joint_batch(check, lambda **rows: self._loss(negatives=negatives, **rows))
+        return self._of_joint_batch(check, lambda **rows: self._fused_loss(negatives=negatives, **rows))
 
     def _check_parameters(self) -> None:
         for name, parameter in self.named_parameters():
@@ -158,7 +158,9 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
 
     def _coefficients(self, embeddings: Tensor, others: Tensor, bias: Tensor | float = 0.0) -> Tensor:
         """Scale and bias of the logits, (2,), of all processes."""
-        return self.shards.common(coefficients_of(embeddings, others, self.shards.rows(self.logit_scale).exp(), bias))
+        return self.shards.sum_gradient(
+            coefficients_of(embeddings, others, self.shards.local_shard(self.logit_scale).exp(), bias)
+        )
 
     def _scale(self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None) -> Tensor:
         """Factor of each pair's loss in the mean, (B,): weight / number of weights above 0."""
@@ -180,7 +182,7 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         Candidate i is the positive of row i, the others are its negatives. A weight of 0 takes both rows i out of all
         sums.
         """
-        own = self.shards.place()
+        own = self.shards.own_slice()
         labels = torch.arange(len(weights), device=weights.device).masked_fill(weights == 0, ABSENT)
         others = torch.cat([labels, labels.new_full((len(candidates) - len(labels),), -1)])
         # All rows are no view: the backward of one copies its gradient.
@@ -188,7 +190,7 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         scale = weights[own] if summed else None
         return pair_contrast(*pairs, scale, coefficients=coefficients, form=form, backend=self.backend)
 
-    def _loss(
+    def _fused_loss(
         self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None
     ) -> Tensor:
         """The loss of the checked joint batch."""

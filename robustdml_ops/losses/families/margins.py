@@ -87,14 +87,14 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
     def _logit_settings(self) -> dict[str, Any]:
         return {"scale": self.scale, "exclude_target": True}
 
-    def _sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
-        sums = super()._sums(embeddings, labels)
+    def _class_sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
+        sums = super()._class_sums(embeddings, labels)
         if self.collect_stats:  # waits for the device
             cosines = sums.target.detach()[labels != ABSENT] / self.scale
             self.avg_angle = float(cosines.clamp(-1, 1).acos().mean().rad2deg())
         return sums
 
-    def _of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
+    def _losses_of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
         cosines = sums.target / self.scale
         moved = self.scale * self._moved(cosines, self._margins(inputs, labels).to(cosines.dtype))
         if labels.dim() == 2:
@@ -119,5 +119,7 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
             return given if labels.dim() == 1 else given[:, None]
         if isinstance(self.margin, Tensor):
             known = labels.masked_fill(labels == ABSENT, 0).flatten()
-            return self.shards.total(self.shards.at_labels(self.shards.rows(self.margin), known)).view(labels.shape)
+            return self.shards.sum_terms(self.shards.local_at_labels(self.shards.local_shard(self.margin), known)).view(
+                labels.shape
+            )
         return torch.tensor(self.margin, dtype=torch.float64, device="cpu")  # a number for the kernels of any device

@@ -52,7 +52,7 @@ class ShardableLoss(ShownSettings):
         """``loss`` of the rows, by name, that ``check`` returns on each process."""
         rows = self.shards.agree(check, self._common_settings() if self.shards.divided else {})
         joint: dict[str, Any] = {name: self.shards.gather(values) for name, values in rows.items()}
-        return self.shards.same_upstream(self.shards.guard(partial(loss, **joint)))
+        return self.shards.require_same_upstream(self.shards.guard(partial(loss, **joint)))
 
 
 class MetricLoss(ShardableLoss, PeerInterface):
@@ -146,7 +146,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
         if indices_tuple is None and not torch.compiler.is_compiling():
             loss = self._planned(*self._signature(inputs))
         if loss is None:
-            loss = self._evaluate(inputs)
+            loss = self._general_loss(inputs)
         if self.training and self.first_steps is not None and not self.first_steps.over:
             self.first_steps(self, embeddings, labels, loss)
         return loss
@@ -163,20 +163,20 @@ class MetricLoss(ShardableLoss, PeerInterface):
         plain = self.reduction == "mean" and ignored and not self.shards.divided
         return plain and not regularized and self.is_fused()
 
-    def _evaluate(self, inputs: LossInputs) -> Tensor:
+    def _general_loss(self, inputs: LossInputs) -> Tensor:
         embeddings = inputs.embeddings
         if inputs.label_weights is not None and not self.takes_several_labels:
             raise ValueError(f"label_weights: {type(self).__name__} takes one class for each sample, labels (B,) alone")
         if isinstance(embeddings, Tensor) and embeddings.dtype == torch.float64 and not self.shards.divided:
             self._widen()
         if self.shards.divided:
-            loss = self.shards.guard(self._loss, self._joint_inputs(inputs))
+            loss = self.shards.guard(self._fused_loss, self._joint_inputs(inputs))
             if self.weighs_losses and self.reduction == "none":
-                loss = self.shards.own(loss)
-            return self.shards.same_upstream(loss)
+                loss = self.shards.take_own(loss)
+            return self.shards.require_same_upstream(loss)
         if not self.is_fused():
-            return self._reduced(inputs)
-        loss = self._loss(inputs)
+            return self._loss_by_reducer(inputs)
+        loss = self._fused_loss(inputs)
         regularized = self.embedding_regularizer is not None or self.weight_regularizer is not None
         return loss + self._regularization(embeddings) if regularized else loss
 
@@ -209,7 +209,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
         """Rows that this process adds to the joint inputs, checked, by the names of their fields."""
         raise NotImplementedError
 
-    def _loss(self, inputs: LossInputs) -> Tensor:
+    def _fused_loss(self, inputs: LossInputs) -> Tensor:
         """The loss, (), or its terms, as ``reduction`` says."""
         raise NotImplementedError
 
@@ -232,14 +232,14 @@ def _own_pairs(shards: OneProcess, indices_tuple: object, own_rows: Tensor, n: i
         return {"samples": own_rows}
 
     shards.agree(check, {})
-    place, here = shards.place(), []
+    place, here = shards.own_slice(), []
     for side in _sides(vectors):
         chosen = (side[0] >= place.start) & (side[0] < place.stop)
         here += [vector[chosen] for vector in side]
     given, used = (sum(len(side[0]) for side in taken) for taken in (_sides(vectors), _sides(here)))
     fingerprint = _fingerprint(vectors)
-    total = shards.count(torch.tensor([given, used], device=own_rows.device))
-    extremes = shards.least(torch.tensor([fingerprint, -fingerprint], device=own_rows.device))
+    total = shards.sum_over_processes(torch.tensor([given, used], device=own_rows.device))
+    extremes = shards.min_over_processes(torch.tensor([fingerprint, -fingerprint], device=own_rows.device))
     (all_given, all_used), (least, most) = total.tolist(), extremes.tolist()
     # Each process lists the pairs of its own samples, or all have the same list.
     if all_used != all_given and not (least == -most and all_used == given):

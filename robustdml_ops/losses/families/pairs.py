@@ -118,19 +118,19 @@ class PairFamilyLoss(MetricLoss):
         """Restrict the anchors of joint inputs to the samples of this process; sharded candidates keep all anchors."""
         if not self.shards.divided or inputs.sharded:
             return inputs
-        own, (embeddings, labels, candidates, candidate_labels) = self.shards.place(), inputs.pairs
+        own, (embeddings, labels, candidates, candidate_labels) = self.shards.own_slice(), inputs.pairs
         weights = None if inputs.weights is None else inputs.weights[own]
         among = candidates is None or candidate_labels is labels  # the samples, or another view of them
         if candidates is None:
             candidates = embeddings
         elif candidates.requires_grad and not among:
-            candidates = self.shards.common(candidates)
+            candidates = self.shards.sum_gradient(candidates)
         if inputs.listed is not None:
             positive_anchors, positives, negative_anchors, negatives = inputs.listed
             listed = ListedPairs(positive_anchors - own.start, positives, negative_anchors - own.start, negatives)
             return PairInputs((embeddings[own], None, candidates, None), listed, weights, inputs.present)
         if among:
-            candidates, candidate_labels = self.shards.own_first(candidates), self.shards.own_first(labels)
+            candidates, candidate_labels = self.shards.put_own_first(candidates), self.shards.put_own_first(labels)
         pairs = (embeddings[own], labels[own], candidates, candidate_labels)
         return PairInputs(pairs, None, weights, inputs.present, among)
 
@@ -138,9 +138,12 @@ class PairFamilyLoss(MetricLoss):
         """Reduce the losses (B,) of the anchors; the mean is over the samples of all processes."""
         weights = inputs.weights
         if inputs.sharded:  # the losses are those of all samples
-            losses, weights = self.shards.own(losses), None if weights is None else weights[self.shards.place()]
+            losses, weights = (
+                self.shards.take_own(losses),
+                None if weights is None else weights[self.shards.own_slice()],
+            )
         weighted = losses if weights is None else losses * weights
-        return weighted if self.reduction == "none" else self.shards.total(weighted.sum()) / inputs.present
+        return weighted if self.reduction == "none" else self.shards.sum_terms(weighted.sum()) / inputs.present
 
     def _checked(self, inputs: LossInputs) -> PairInputs:
         self._refuse(inputs)
@@ -148,7 +151,7 @@ class PairFamilyLoss(MetricLoss):
         labels, ref_labels = inputs.labels, inputs.ref_labels
         sharded = self.shards.is_sharded(ref_emb)
         if ref_emb is not None and ref_labels is not None and sharded:
-            ref_emb, ref_labels = self.shards.rows(ref_emb), self.shards.rows(ref_labels)
+            ref_emb, ref_labels = self.shards.local_shard(ref_emb), self.shards.local_shard(ref_labels)
         if ref_emb is not None:
             check_matrix("ref_emb", ref_emb, columns=embeddings.shape[1])
             check_same_device(embeddings=embeddings, ref_emb=ref_emb)
@@ -182,13 +185,13 @@ class PairFamilyLoss(MetricLoss):
                 ref_labels = labels
         return PairInputs((embeddings, labels, ref_emb, ref_labels), listed, weights, present, sharded=sharded)
 
-    def _losses(self, inputs: PairInputs) -> Tensor:
+    def _sample_losses(self, inputs: PairInputs) -> Tensor:
         """Losses of the anchors, (B,)."""
         raise NotImplementedError
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)
-        return {"loss": of_each(checked.weighted(self._losses(checked)), checked.weights)}
+        return {"loss": of_each(checked.weighted(self._sample_losses(checked)), checked.weights)}
 
     def _in_one_sweep(self, inputs: PairInputs) -> bool:
         """Whether the factor of each sample's loss is known before the sweep and needs no gradient."""
@@ -199,7 +202,7 @@ class PairFamilyLoss(MetricLoss):
 def _of_tensors(loss: PairFamilyLoss, *tensors: Any) -> Tensor:
     """The loss of the tensors of a signature, by the general way."""
     embeddings, ref_emb, _, _, labels, ref_labels, weights, _ = tensors
-    return loss._evaluate(LossInputs(embeddings, labels, None, ref_emb, ref_labels, weights))
+    return loss._general_loss(LossInputs(embeddings, labels, None, ref_emb, ref_labels, weights))
 
 
 def _without(listed: ListedPairs, absent: Tensor, itself: bool) -> ListedPairs:

@@ -2,7 +2,7 @@
 
 A call is served in one of three ways, of which the first serves almost all scripts:
 
-1. With the default reducer and distance: one fused sum, ``_loss`` of a family.
+1. With the default reducer and distance: one fused sum, ``_fused_loss`` of a family.
 2. With another reducer, or statistics: fused sums for each sample or proxy, ``_sub_losses``, which the reducer takes.
 3. With a distance (or, on pairs, a reducer) that no fused sum has: the peer's dense code, after a warning.
 """
@@ -128,7 +128,7 @@ class PeerInterface(PeerBase):
         each = () if several is None else tuple((type(one), one.collect_stats) for one in several._modules.values())
         return of_distance, reducer.collect_stats, each
 
-    def _reduced(self, inputs: LossInputs) -> Tensor:
+    def _loss_by_reducer(self, inputs: LossInputs) -> Tensor:
         """Sub-losses, reduced by the peer's reducer."""
         embeddings, labels, distance = inputs.embeddings, inputs.labels, self.distance
         if not isinstance(distance, str) and distance.collect_stats:  # as its own forward

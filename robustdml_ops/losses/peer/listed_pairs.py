@@ -51,7 +51,7 @@ def miner_weights(
         vectors = vectors[::2] if len(vectors) == 4 else vectors[:1]
     if n == 0:
         return like.new_ones(0)
-    counts = shards.count(torch.bincount(torch.cat(vectors).to(like.device), minlength=n)).to(like.dtype)
+    counts = shards.sum_over_processes(torch.bincount(torch.cat(vectors).to(like.device), minlength=n)).to(like.dtype)
     most = counts.max()
     return torch.where(most > 0, counts / most.clamp(min=1), 1)
 

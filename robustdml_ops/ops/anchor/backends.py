@@ -97,7 +97,9 @@ class AnchorOptions:
 
     alpha: float
     sets: LabelSets | ConfidenceSets
-    drop_above: Tensor | None = None  # (B,) compute dtype, contiguous: negatives of a larger cosine are left out
+    drop_similar_negatives: Tensor | None = (
+        None  # (B,) compute dtype, contiguous: negatives of a larger cosine are left out
+    )
 
     def arguments(self) -> dict[str, Any]:
         """The options as arguments of all kernels."""
@@ -217,7 +219,11 @@ class EagerAnchor(AnchorBackend):
         if problem.anchor_bias is not None:
             negative_exponent += problem.anchor_bias[chunk.first : chunk.last, None]
         W_positive = log_one_plus_sum(positive_exponent.masked_fill_(~positive, -torch.inf), sums.lse_positive)
-        left_out = positive if problem.options.drop_above is None else positive | (problem.options.drop_above < S)
+        left_out = (
+            positive
+            if problem.options.drop_similar_negatives is None
+            else positive | (problem.options.drop_similar_negatives < S)
+        )
         negative_exponent.masked_fill_(left_out, -torch.inf)
         W_negative = log_one_plus_sum(negative_exponent, sums.lse_negative)
         if sums.upstream is None:

@@ -116,7 +116,15 @@ def _epilogue(common: Common, X: Tensor, P: Tensor, alpha: float, parts: int, pl
     (B, C, D), (first, c, programs) = common.shape, place
     tile = epilogue_launch(B, common.compute, True, False, device.tile_of("anchor_lse", X))
     tensors = ("S", "dS", "V", "labels", "positive_bias", "counts", "totals")
-    absent = ["G", "values", "negative_bias", "anchor_bias", "drop_above", "upstream_positive", "upstream_negative"]
+    absent = [
+        "G",
+        "values",
+        "negative_bias",
+        "anchor_bias",
+        "drop_similar_negatives",
+        "upstream_positive",
+        "upstream_negative",
+    ]
     absent += ["lse_positive", "lse_negative", "bias_partials", "label_weights"]
     row_stride, column_stride = P.stride() if common.as_they_are else (0, 0)
     fixed = {

@@ -15,9 +15,9 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 # Arguments of the kernel that go together:
-# ``given``: labels, label_weights, values, positive_bias, negative_bias, anchor_bias, drop_above, B, anchor_stride,
-# candidate_stride, alpha, beta, threshold (these three in the compute type), ARE_LOGITS, labels_each, as the kernel
-# below has them;
+# ``given``: labels, label_weights, values, positive_bias, negative_bias, anchor_bias, drop_similar_negatives, B,
+# anchor_stride, candidate_stride, alpha, beta, threshold (these three in the compute type), ARE_LOGITS, labels_each, as
+# the kernel below has them;
 # ``anchors``: rows (BLOCK_C,) int64 of values and anchor_bias, classes (BLOCK_C,) int32, and inside (BLOCK_C,) bool:
 # which rows exist.
 
@@ -35,7 +35,7 @@ def candidate_exponents(
     and of negatives above their limits, and arbitrary in rows that do not exist. The weight multiplies the exponential:
     that of the label, or σ(β|c − λ|) between 1/2 and 1.
     """
-    labels, label_weights, values, positive_bias, negative_bias, anchor_bias, drop_above, B = given[:8]
+    labels, label_weights, values, positive_bias, negative_bias, anchor_bias, drop_similar_negatives, B = given[:8]
     anchor_stride, candidate_stride, alpha, beta, threshold, ARE_LOGITS, labels_each = given[8:]
     rows, classes, inside = anchors
     exist = columns < B
@@ -67,8 +67,8 @@ def candidate_exponents(
             other_bias = other_bias + tl.load(anchor_bias + rows, mask=inside, other=0.0)[:, None] * log2e
         bias = tl.where(positive, bias, other_bias)
     exponent = s * tl.where(positive, -alpha * log2e, alpha * log2e) + bias
-    if drop_above is not None:
-        limit = tl.load(drop_above + columns, mask=exist, other=0.0)[None, :]
+    if drop_similar_negatives is not None:
+        limit = tl.load(drop_similar_negatives + columns, mask=exist, other=0.0)[None, :]
         exponent = tl.where((s > limit) & ~positive, float("-inf"), exponent)
     return exponent, weight, positive
 
@@ -120,7 +120,7 @@ def anchor_lse(
     positive_bias,  # (B,) compute dtype, in
     negative_bias,  # (B,) compute dtype, in; None: the positive one
     anchor_bias,  # (c,) compute dtype, in; None: none
-    drop_above,  # (B,) compute dtype, in: negatives of a larger cosine are left out; None: none
+    drop_similar_negatives,  # (B,) compute dtype, in: negatives of a larger cosine are left out; None: none
     counts,  # (parts,) int32, in: parts of |P⁺|; dL/dpositive = 1 / |P⁺|, dL/dnegative = 1 / |P|; None: upstream_*
     totals,  # (all programs,) float64, out: Σ dL/dlse · lse of each program's anchors; None exactly where counts is
     upstream_positive,  # (c,) or () compute dtype, in: dL/dpositive; None: no gradients wanted, unless by counts
@@ -162,7 +162,7 @@ def anchor_lse(
     alpha, beta, threshold = in_type(alpha, dtype), in_type(beta, dtype), in_type(threshold, dtype)
 
     given = (
-        labels, label_weights, values, positive_bias, negative_bias, anchor_bias, drop_above, B,
+        labels, label_weights, values, positive_bias, negative_bias, anchor_bias, drop_similar_negatives, B,
         anchor_stride, candidate_stride, alpha, beta, threshold, ARE_LOGITS, labels_each,
     )  # fmt: skip
     anchors = (rows, classes, inside)

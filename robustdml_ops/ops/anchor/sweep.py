@@ -233,7 +233,9 @@ def _chunk_value(options: AnchorOptions, first: int, last: int, *tensors: Any) -
     if anchor_bias is not None:
         negative_exponent = negative_exponent + anchor_bias[:, None]
     lse_positive = _log_one_plus_sum((positive_bias - scaled + log_weight).masked_fill(~positive, -torch.inf))
-    left_out = positive if options.drop_above is None else positive | (cosine > options.drop_above)
+    left_out = (
+        positive if options.drop_similar_negatives is None else positive | (cosine > options.drop_similar_negatives)
+    )
     lse_negative = _log_one_plus_sum(negative_exponent.masked_fill(left_out, -torch.inf))
     value: Tensor = (upstream_positive * lse_positive + upstream_negative * lse_negative).sum()
     return value

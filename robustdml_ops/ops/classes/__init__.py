@@ -56,9 +56,10 @@ def class_lse(
 ) -> ClassLSE:
     """Log-sum-exp of the logits of all classes, and the logit of the label, for every sample.
 
-    Differentiable in embeddings and proxies for any upstream gradient. Backward computes the similarities again:
-    nothing of size B×C is saved. In eager mode on a GPU the terms of the sum are, in the type of the products, where
-    they fit into 1/32 of its memory, ``scale`` is a number up to 64, and there is neither bias nor pooling.
+    Differentiable in embeddings and proxies for any upstream gradient. In eager mode forward saves the terms of the
+    sum for backward, in the type of the products, as far as they fit into 1/32 of the memory of the GPU or machine (see
+    :func:`limit_saved_bytes`) and logits are within ±64; on a GPU for one number as ``scale``, without bias or pooling.
+    Where it does not, backward computes the similarities again.
 
     Parameters
     ----------

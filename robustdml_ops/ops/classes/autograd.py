@@ -255,14 +255,14 @@ def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) 
     at_label = torch.zeros_like(pooled).scatter_add(0, index, inside.to(dtype))
     bias = 0 if problem.bias is None else problem.bias[first:last, None]
     counted = torch.ones_like(pooled)
-    if problem.drop_above is not None:
-        counted = torch.maximum(1 - (pooled > problem.drop_above).to(dtype), at_label)
+    if problem.drop_similar_negatives is not None:
+        counted = torch.maximum(1 - (pooled > problem.drop_similar_negatives).to(dtype), at_label)
     counted = counted * (1 - at_label) if problem.exclude_target else counted
     return pooled * scale + bias + problem.target_bias * at_label, (counted, (index, inside.to(dtype)))
 
 
 _CONSTANTS_AND_SETTINGS = (
-    "Tensor labels, Tensor? sorted_labels, Tensor? order, Tensor scale, Tensor? bias, Tensor? drop_above, "
+    "Tensor labels, Tensor? sorted_labels, Tensor? order, Tensor scale, Tensor? bias, Tensor? drop_similar_negatives, "
     "SymInt centers, float target_bias, str pooling, float gamma, bool exclude_target, bool normalize, bool elsewhere, "
     "bool differentiable, str backend, ScalarType operand"
 )

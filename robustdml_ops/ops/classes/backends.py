@@ -26,8 +26,8 @@ class EagerClasses(ClassBackend):
         index, inside = problem.places(*problem.classes(chunk))
         own, target = logits.gather(0, index), sums.target.view(-1, len(index))
         target.copy_(torch.where(inside, own, target.t()).t())
-        if problem.drop_above is not None:
-            logits.masked_fill_(pooled > problem.drop_above, -torch.inf)
+        if problem.drop_similar_negatives is not None:
+            logits.masked_fill_(pooled > problem.drop_similar_negatives, -torch.inf)
         _set_labels(logits, index, inside, torch.full_like(own, -torch.inf))
         if chunk.dS is not None:
             chunk.dS.copy_(logits.exp().mul_(scale))
@@ -46,8 +46,8 @@ class EagerClasses(ClassBackend):
         pooled = _pooled(chunk, problem)
         logits, scale = _logits(pooled, chunk, problem)
         dlogits = logits.sub_(upstream.lse).exp_().mul_(upstream.dlse)
-        if problem.drop_above is not None:
-            dlogits.masked_fill_(pooled > problem.drop_above, 0)
+        if problem.drop_similar_negatives is not None:
+            dlogits.masked_fill_(pooled > problem.drop_similar_negatives, 0)
         index, inside = problem.places(*problem.classes(chunk))
         _set_labels(dlogits, index, inside, upstream.dlogit.view(-1, len(index)).t())
         dpooled = dlogits.mul_(scale)

@@ -149,7 +149,7 @@ def _epilogue(common: Common, X: Tensor, scale: float, place: tuple[int, int, in
     tile = epilogue_launch(B, common.compute, device.tile_of("class_lse", X))
     parts, per_part = slices_of(c, int(tile["BLOCK_C"]), 64)
     fixed = {
-        **{"bias": None, "drop_above": None, "c": c, "H": 1, "B": B, "K": 1, "first": first, "scale": None},
+        **{"bias": None, "drop_similar_negatives": None, "c": c, "H": 1, "B": B, "K": 1, "first": first, "scale": None},
         **{
             "per_part": per_part,
             "first_part": parts_before,

@@ -136,7 +136,7 @@ def class_lse(
     labels,  # (B, K) int64, in
     scale,  # (c,) or () compute dtype, in; None: scale_number
     bias,  # (c,) compute dtype, in; None: none
-    drop_above,  # (B,) compute dtype, in: a class that is more similar and no label is left out; None: none is
+    drop_similar_negatives,  # (B,) compute dtype, in: limits of other classes than the label; None: none
     target,  # (B, K) compute dtype, out: logits of the labels, where their classes are in the chunk
     partials,  # (all parts, 2, B) compute dtype, out: sums of each part, see add_partials
     E,  # (c, B) operand dtype, contiguous, out: exp(logit) · scale / |v|, 0 at labels; None: logits have no known bound
@@ -176,8 +176,8 @@ def class_lse(
         tl.store(target + columns * K + j, own_slope * own_similarity + own_offset, mask=here)
 
     own = load_places(labels + columns * K, exist, first)
-    if drop_above is not None:
-        limits = tl.load(drop_above + columns, mask=exist, other=0.0)
+    if drop_similar_negatives is not None:
+        limits = tl.load(drop_similar_negatives + columns, mask=exist, other=0.0)
     shift = tl.full((BLOCK_C, BLOCK_B), LOWEST if E is None else 0.0, dtype)
     total = tl.zeros((BLOCK_C, BLOCK_B), dtype)
     for start in range(begin, end, BLOCK_C):
@@ -189,7 +189,7 @@ def class_lse(
         slope, offset = slope_and_offset(scale, bias, rows, classes < end, scale_stride)
         logit = slope[:, None] * similarity + offset[:, None]
         logit = tl.where(are_labels(classes, own, labels, columns, exist, first, K), float("-inf"), logit)
-        if drop_above is not None:
+        if drop_similar_negatives is not None:
             logit = tl.where(similarity > limits[None, :], float("-inf"), logit)
         if E is None:
             shift, total = add_logits(logit, shift, total)
@@ -212,7 +212,7 @@ def class_lse_backward(
     labels,  # (B, K) int64, in
     scale,  # (c,) or () compute dtype, in
     bias,  # (c,) compute dtype, in; None: none
-    drop_above,  # (B,) compute dtype, in: a class that is more similar and no label is left out; None: none is
+    drop_similar_negatives,  # (B,) compute dtype, in: limits of other classes than the label; None: none
     lse,  # (B,) compute dtype, in: the whole log-sum-exp; +∞: of an empty sum
     dlse,  # (B,) compute dtype, in: dL/dlse
     dlogit,  # (B, K) compute dtype, in: dL/dlogit of the labels
@@ -255,8 +255,8 @@ def class_lse_backward(
         whole = tl.load(lse + columns, mask=exist, other=0.0)
         softmax = tl.exp(slope[:, None] * similarity + offset[:, None] - whole[None, :])
         gradient = tl.load(dlse + columns, mask=exist, other=0.0)[None, :] * softmax
-        if drop_above is not None:
-            limits = tl.load(drop_above + columns, mask=exist, other=0.0)
+        if drop_similar_negatives is not None:
+            limits = tl.load(drop_similar_negatives + columns, mask=exist, other=0.0)
             gradient = tl.where(similarity > limits[None, :], 0.0, gradient)
         for j in range(0, K):
             label = load_places(labels + columns * K + j, exist, first)
@@ -337,7 +337,7 @@ def fused_class_lse(
     labels,  # (B,) int64, in
     scale,  # (C,) or () float32, in
     bias,  # (C,) float32, in; None: none
-    drop_above,  # (B,) float32, in: a class that is more similar and no label is left out; None: none is
+    drop_similar_negatives,  # (B,) float32, in: a class that is more similar and no label is left out; None: none is
     target,  # (B,) float32, out: logit of the label
     partials,  # (parts, 2, B) float32, out: sums of each part, see add_partials
     C,  # classes, in
@@ -363,8 +363,8 @@ def fused_class_lse(
     begin = part * per_part
     end = tl.minimum(begin + per_part, C)
     own = load_places(labels + columns, exist, 0)
-    if drop_above is not None:
-        limits = tl.load(drop_above + columns, mask=exist, other=0.0)
+    if drop_similar_negatives is not None:
+        limits = tl.load(drop_similar_negatives + columns, mask=exist, other=0.0)
     # Whole columns stay for all of the part; longer ones are read again for every tile.
     x = embedding_columns(X, columns, 0, B, D, BLOCK_D)
     operands = (X, x, P, inverse_norm, columns, row_stride, column_stride)
@@ -389,7 +389,7 @@ def fused_class_lse(
         is_own = classes[:, None] == own[None, :]
         own_logit += tl.sum(tl.where(is_own & inside[:, None], logit, 0.0), axis=0)
         logit = tl.where(is_own, float("-inf"), logit)
-        if drop_above is not None:
+        if drop_similar_negatives is not None:
             logit = tl.where(pooled > limits[None, :], float("-inf"), logit)
         shift, total = add_logits(logit, shift, total)
     tl.store(target + columns, own_logit, mask=exist & (own >= begin) & (own < end))

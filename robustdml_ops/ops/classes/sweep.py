@@ -49,7 +49,9 @@ class ClassProblem:
     gamma: float  # temperature of "softmax"
     exclude_target: bool  # whether the sum leaves the label out
     normalize: bool  # whether proxies are scaled to length 1
-    drop_above: Tensor | None = None  # (B,) compute dtype, contiguous: other classes than the label's above it are out
+    drop_similar_negatives: Tensor | None = (
+        None  # (B,) compute dtype, contiguous: other classes than the label's above it are out
+    )
 
     def classes(self, chunk: Chunk) -> tuple[int, int]:
         """The first class of a chunk, which holds whole classes, and the one after its last."""
@@ -75,7 +77,7 @@ class ClassProblem:
             "scale_stride": self.scale.dim(),
             "bias": None if self.bias is None else self.bias[first:last],
             "gamma": float(self.gamma),
-            "drop_above": self.drop_above,
+            "drop_similar_negatives": self.drop_similar_negatives,
         }
 
     def places(self, first: int, last: int) -> tuple[Tensor, Tensor]:

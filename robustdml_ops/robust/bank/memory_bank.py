@@ -187,7 +187,7 @@ class MemoryBank(ClassBuffers):
             classes=ClassStatistics(self.sums, self.counts),
             enqueued=self.enqueued,
             copies=self.copies,
-            here=self.shards.labels,
+            here=self.shards.to_local_labels,
         )
         # torch.compile and the meta device need plain PyTorch.
         backend = "eager" if in_registry(slots.features) else self.backend
@@ -198,7 +198,7 @@ class MemoryBank(ClassBuffers):
 
     def _slots(self) -> tuple[Slots, int]:
         """The slots on this process, and the index of the first."""
-        rows, first = self.shards.rows, self.shards.shard_of(self.capacity)[0]
+        rows, first = self.shards.local_shard, self.shards.shard_bounds(self.capacity)[0]
         return Slots(rows(self.features), rows(self.labels), rows(self.sample_ids)), first
 
     @torch.no_grad()
@@ -207,9 +207,11 @@ class MemoryBank(ClassBuffers):
         self.sums.zero_()
         self.counts.zero_()
         slots, _ = self._slots()
-        for features, labels in self.shards.chunks((slots.features, slots.labels), self.capacity, _RECOMPUTE_ROWS):
+        for features, labels in self.shards.gather_chunks(
+            (slots.features, slots.labels), self.capacity, _RECOMPUTE_ROWS
+        ):
             if self.shards.divided:
-                labels = self.shards.labels(labels)
+                labels = self.shards.to_local_labels(labels)
                 features = features * (labels >= 0)[:, None]
             if len(self.counts) == 0:
                 continue
@@ -226,10 +228,10 @@ class MemoryBank(ClassBuffers):
         flat = places.flatten(), held.flatten()
         own = held & (picked(slots.labels, *flat).view(held.shape) == labels[:, None])
         copies = picked(slots.features, *flat).view(*held.shape, self.embedding_size)
-        copies = shards.count((copies.to(self.sums.dtype) * own[..., None]).sum(1))
-        here = shards.here(labels)
-        sums = shards.at_labels(self.sums, labels) - copies * here[:, None]
-        counts = shards.at_labels(self.counts, labels) - shards.count(own.sum(1)) * here
+        copies = shards.sum_over_processes((copies.to(self.sums.dtype) * own[..., None]).sum(1))
+        here = shards.owns_labels(labels)
+        sums = shards.local_at_labels(self.sums, labels) - copies * here[:, None]
+        counts = shards.local_at_labels(self.counts, labels) - shards.sum_over_processes(own.sum(1)) * here
         return ClassStatistics(torch.where(counts[:, None] > 0, sums, 0), counts)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:

@@ -48,8 +48,8 @@ class QueueWindow:
         inside = (places >= 0) & (places < len(here.labels))
         # One process has each row and the others have zeros, so the sum is that row. Ids are written, never read.
         self.slots = Slots(
-            shards.count(picked(here.features, places, inside)),
-            shards.count(picked(here.labels, places, inside)),
+            shards.sum_over_processes(picked(here.features, places, inside)),
+            shards.sum_over_processes(picked(here.labels, places, inside)),
             picked(here.sample_ids, places, inside),
         )
 

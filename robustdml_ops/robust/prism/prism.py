@@ -244,7 +244,7 @@ class PRISM(ClassBuffers):
         threshold = self.threshold(scores, batch.labels)
         keep = (scores.values > threshold) | ~scores.known
         self.scores.advance(batch.labels)
-        own = self.shards.own
+        own = self.shards.take_own
         keep, ids = own(keep), None if batch.sample_ids is None else own(batch.sample_ids)
         threshold = own(threshold) if threshold.dim() else threshold
         rejected = None
@@ -259,7 +259,7 @@ class PRISM(ClassBuffers):
     ) -> Tensor:
         """Scores alone, (B,): changes no state. Parameters and errors as in `forward`."""
         batch, _ = self._batch_of_all(embeddings, labels, sample_ids)
-        return self.shards.own(self.shards.guard(self._score, batch, proxies).values)
+        return self.shards.take_own(self.shards.guard(self._score, batch, proxies).values)
 
     @torch.no_grad()
     def propose(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,8 +21,8 @@ _MOST_LOGITS = 2**22  # in a chunk of `likeliest_classes`: 16 MB
 
 def joint_class_lse(shards: OneProcess, batch: CheckedBatch, proxies: Tensor, **settings: Any) -> tuple[Tensor, Tensor]:
     """:func:`class_lse` over the classes of all processes; it checks the values of rows and labels."""
-    lse = class_lse(batch.X, proxies, shards.labels(batch.labels), elsewhere=shards.divided, **settings)
-    return shards.log_sum_exp(*lse, batch.labels)
+    lse = class_lse(batch.X, proxies, shards.to_local_labels(batch.labels), elsewhere=shards.divided, **settings)
+    return shards.join_log_sum_exp(*lse, batch.labels)
 
 
 def log_softmax(target: Tensor, others: Tensor, known: Tensor) -> Tensor:
@@ -49,9 +49,9 @@ def scores_under_other_labels(
 ) -> Tensor:
     """Score each sample under the label of the sample B/2 places away, which is wrong if its own is right."""
     others, shards = batch.labels.roll(len(batch.labels) // 2), bank.shards
-    scale, sums, bias = (shards.at_labels(values, others) for values in (logits[0], bank.sums, logits[1]))
-    logit = shards.from_owners(scale * (batch.X * sums).sum(1) + bias, others)
-    judged = (others != batch.labels) & (shards.of_labels(bank.counts, others) >= FEWEST_ROWS)
+    scale, sums, bias = (shards.local_at_labels(values, others) for values in (logits[0], bank.sums, logits[1]))
+    logit = shards.take_from_owners(scale * (batch.X * sums).sum(1) + bias, others)
+    judged = (others != batch.labels) & (shards.gather_at_labels(bank.counts, others) >= FEWEST_ROWS)
     return (logit - lse).masked_fill(~judged, torch.nan)
 
 
@@ -73,7 +73,7 @@ class ProxySimilarity(ClassBuffers):
             raise ValueError('proxies are missing, and similarity="proxy" needs them: pass (C, D) or (C, H, D)')
         if not isinstance(proxies, Tensor):
             raise TypeError(f"proxies must be a torch.Tensor, not {type(proxies).__name__}")
-        proxies = self.shards.given(proxies)
+        proxies = self.shards.select_local(proxies)
         shape, (C, D) = tuple(proxies.shape), (len(self.observed), batch.X.shape[1])
         if len(shape) not in (2, 3) or (shape[0], shape[-1]) != (C, D) or not proxies.is_floating_point():
             raise ValueError(
@@ -83,7 +83,7 @@ class ProxySimilarity(ClassBuffers):
         lse, target = joint_class_lse(
             self.shards, batch, proxies, pooling=pooling, exclude_target=True, backend=self.backend
         )
-        known = self.shards.of_labels(self.observed, batch.labels)
+        known = self.shards.gather_at_labels(self.observed, batch.labels)
         return Scores(log_softmax(target, lse, known), known)
 
     def advance(self, labels: Tensor) -> None:
@@ -91,7 +91,7 @@ class ProxySimilarity(ClassBuffers):
         if not self.shards.divided:
             self.observed.index_fill_(0, labels, True)
         elif len(self.observed):
-            here = self.shards.labels(labels)
+            here = self.shards.to_local_labels(labels)
             counts = torch.zeros(len(self.observed), dtype=torch.int64, device=labels.device)
             self.observed |= counts.index_add_(0, here.clamp(min=0), (here >= 0).long()) > 0
 
@@ -136,12 +136,12 @@ class AverageSimilarity(ClassBuffers):
             backend=self.backend,
         )
         if self.max_copies is None:
-            judged, rows = target, shards.of_labels(bank.counts, labels)
+            judged, rows = target, shards.gather_at_labels(bank.counts, labels)
         else:
             assert batch.sample_ids is not None
             own = bank.others_of_class(batch.sample_ids, labels, self.max_copies)
-            judged = shards.from_owners(self.own_logit(batch.X, own), labels)
-            rows = shards.from_owners(own.counts, labels)
+            judged = shards.take_from_owners(self.own_logit(batch.X, own), labels)
+            rows = shards.take_from_owners(own.counts, labels)
         known = rows > 0
         scores = Scores(log_softmax(judged, lse, known), known)
         if not self.with_other_labels:

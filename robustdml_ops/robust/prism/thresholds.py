@@ -125,8 +125,8 @@ class PerClassThreshold(ClassBuffers):
     def _quantiles(self, labels: Tensor) -> Tensor:
         if self.rate == 1:
             return self.recent.new_full(labels.shape, math.inf)
-        ascending = self.shards.at_labels(self.recent, labels).sort(1).values
-        number = self.shards.at_labels(self.scored, labels).clamp(max=self.window)
+        ascending = self.shards.local_at_labels(self.recent, labels).sort(1).values
+        number = self.shards.local_at_labels(self.scored, labels).clamp(max=self.window)
         rank = ((number + 1).double() * self.rate).round(decimals=9)  # from 1; of the decimal R, as in TopR
         low = rank.floor()
         weight = (rank - low).to(ascending.dtype)
@@ -134,7 +134,7 @@ class PerClassThreshold(ClassBuffers):
         places = torch.stack([low - 1, low], dim=1).long().clamp(min=0)
         below, above = ascending.gather(1, torch.minimum(places, last[:, None])).unbind(1)
         quantile = torch.lerp(below, above, weight)
-        return self.shards.from_owners(torch.where((low >= 1) & (number > 0), quantile, -math.inf), labels)
+        return self.shards.take_from_owners(torch.where((low >= 1) & (number > 0), quantile, -math.inf), labels)
 
     def _store(self, scores: Scores, labels: Tensor, valid: Tensor) -> None:
         """Append the scores that ``valid`` (B,) marks; if a class has more than slots, the last ones."""
@@ -142,7 +142,7 @@ class PerClassThreshold(ClassBuffers):
         if len(labels) == 0 or classes == 0:
             return
         if self.shards.divided:
-            valid, labels = valid & self.shards.here(labels), self.shards.labels(labels)
+            valid, labels = valid & self.shards.owns_labels(labels), self.shards.to_local_labels(labels)
         labels, order = torch.where(valid, labels, classes).sort(stable=True)
         first, end = torch.searchsorted(labels, labels), torch.searchsorted(labels, labels, right=True)
         number, rank = end - first, torch.arange(len(labels), device=labels.device) - first
