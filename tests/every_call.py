@@ -178,4 +178,6 @@ _CALLS = (
 OPS = {call.make().__name__: call for call in _CALLS}
 EVERY = LOSSES | OPS
 PUBLIC_LOSSES = set(losses.__all__) - NO_LOSS
-PUBLIC_OPS = {name for name in ops.__all__ if inspect.isfunction(getattr(ops, name))}
+# A setting of the process computes nothing.
+NO_OP = {"limit_saved_bytes"}
+PUBLIC_OPS = {name for name in ops.__all__ if inspect.isfunction(getattr(ops, name))} - NO_OP

@@ -52,7 +52,9 @@ def _text(path: Path, kind: str, content: bytes) -> str:
     text = content.decode("utf-8", NAMES)
     if text.isascii() or not re.search("[\udc80-\udcff]", text):
         return text
-    # Names of files may be of any bytes.
+    # Characters beside them that are well-formed UTF-8 are no accident: the rest are names of files, of any bytes.
+    if re.search("[^\x00-\x7f\udc80-\udcff]", text):
+        return text
     raw = (value for value in re.split(f"[{_DELIMITERS}\n]", text) if re.search("[\udc80-\udcff]", value))
     if any(os.path.lexists(path.parent / value.strip().strip('"')) for value in raw):
         return text

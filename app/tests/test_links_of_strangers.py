@@ -13,8 +13,9 @@ from robustdml import cache
 from robustdml.audit_report.findings import write_findings
 from robustdml.cache import LOCK, UNFINISHED, begun_file, in_full, make_once, take_away, write_whole
 from robustdml.errors import UsageError
-from robustdml.plain_files import read_csv, read_json, read_npz, read_plain
+from robustdml.plain_files import read_json, read_npz, read_plain
 from robustdml.settings import read_settings
+from robustdml.tables import read_table
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="links and pipes of Unix")
 KINDS = ("link out", "dangling link", "link to a device", "second name", "pipe", "folder")
@@ -137,7 +138,7 @@ def test_the_users_own_cache_is_closed_to_others(tmp_path, monkeypatch):
 READERS = {
     "checkpoint": lambda path: read_plain(path, "checkpoint"),
     "state": lambda path: read_json(path, "state"),
-    "list": lambda path: read_csv(path, "list"),
+    "list": lambda path: read_table(path, "list"),
     "features": lambda path: read_npz(path, ["features"]),
     "settings": read_settings,
 }

@@ -127,7 +127,7 @@ MISTAKES = [
     ("train --config ''", "the path is empty"),
     ("train --config nowhere.yaml", "nowhere.yaml: no such file"),
     ("train --config latin.yaml", "latin.yaml: not a text in UTF-8"),
-    ("train --config bare", "bare: is a directory"),
+    ("train --config bare", "bare: not a readable file of settings"),
     ("train --config zero.yaml", r"epochs=0: expected at least 1 \(settings of zero.yaml"),
     ("train --config lam.yaml", "lam.yaml, line 3: superloss.lam has no effect on method mcl"),
     # What an audit reads

@@ -261,6 +261,8 @@ bool pair_step(const PairShape<T>& shape, const PairFormula& formula, const Prob
     if (!running.scale_samples(w)) return false;
     T coefficients[] = {static_cast<T>(formula.scale), T(0)};
     if constexpr (std::is_same_v<Problem, PairContrastProblem<T>>) {
+        // As `TwoTowerLoss` refuses it: an exponential beyond the type.
+        if (logit_scale && !(std::abs(*logit_scale) <= (sizeof(T) == 4 ? 80 : 700))) return false;
         if (logit_scale) coefficients[0] = static_cast<T>(std::exp(double(*logit_scale)));
         if (logit_bias) coefficients[1] = *logit_bias;
         if (!std::isfinite(coefficients[0]) || !std::isfinite(coefficients[1])) return false;

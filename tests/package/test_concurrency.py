@@ -110,7 +110,8 @@ def test_backward_in_another_thread(name):
     leaves = [leaf, *module.parameters()]
     expected = torch.autograd.grad(loss, leaves, retain_graph=True)
     (found,) = in_threads(lambda: torch.autograd.grad(loss, leaves))
-    same(found, expected)
+    # A second backward takes the general way, which rounds otherwise than a planned step.
+    torch.testing.assert_close(found, expected)
 
 
 def test_python_runs_while_the_native_module_computes():

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="decisions.csv, as audit.html downloads it",
     )
-    parser.add_argument("--yes", action="store_true", help=f"leave out more than {MUCH:.0%} of the samples")
+    parser.add_argument("--yes", action="store_true", help=f"leave out more than {MUCH:.0%}% of the samples")
     parser.add_argument("--json", action="store_true", help="print the counts as JSON")
     parser.add_argument("--copy", action="store_true", help="copy images into the folder rather than link them")
 

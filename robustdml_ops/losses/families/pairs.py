@@ -65,7 +65,10 @@ class PairFamilyLoss(MetricLoss):
     def _pair_plan(self, tensors: Sequence[Any]) -> PairPlan | None:
         """The plan of one native call."""
         labels, ref_labels, _, label_weights = tensors[4:]
-        if labels is None or label_weights is not None or not self._is_plain(tensors):
+        types = (torch.float32, torch.float64)
+        if labels is None or label_weights is not None or tensors[0].dtype not in types:
+            return None
+        if not self._is_plain(tensors):
             return None
         kept = copy.copy(self)
         kept.__dict__["_plans"] = None

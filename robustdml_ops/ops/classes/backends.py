@@ -264,6 +264,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 **vars(upstream),
                 factor=factor,
                 weighted=weighted,
+                classes=len(E),
                 B=B,
                 D=D,
                 row_stride=P.stride(0),

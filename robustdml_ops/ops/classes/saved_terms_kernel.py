@@ -8,20 +8,21 @@ from robustdml_ops.backends.triton_math import in_type
 from robustdml_ops.engine.rows.kernels import inverse_row_norm
 
 
-@triton.jit(do_not_specialize=["B"])
+@triton.jit(do_not_specialize=["classes", "B"])
 def complete_terms(
     E,  # (C, B) operand dtype, contiguous, in/out: the labels' elements are written
     P,  # (C, D) bfloat16, any strides, in: proxies, multiplied as they are; None: unit rows are
     selected,  # (M,) int64, in: rows of P that the classes are; None: all
     X,  # (B, D) any floating type, any strides, in: embeddings
     inverse_norm,  # (B,) compute dtype, in: 1 / |x|
-    labels,  # (B,) int64, in; negative: the class is elsewhere
+    labels,  # (B,) int64, in; outside 0 … C − 1: the class is elsewhere
     scale,  # () compute dtype, in
     lse,  # (B,) compute dtype, in: the whole log-sum-exp; +∞: of an empty sum
     dlse,  # (B,) compute dtype, in: dL/dlse
     dlogit,  # (B,) compute dtype, in: dL/dlogit of the label
     factor,  # (B,) compute dtype, out: f / |x|
     weighted,  # (B, D) operand dtype, contiguous, out: f ∘ X, X of length 1
+    classes,  # C, in
     B,  # samples, in
     D,  # columns, in
     row_stride,  # of P in elements, in
@@ -46,7 +47,7 @@ def complete_terms(
     tl.store(factor + r, f * inverse, mask=inside)
 
     label = tl.load(labels + r, mask=inside, other=-1)
-    here = label >= 0
+    here = (label >= 0) & (label < classes)
     own = of_label / tl.where(f == 0.0, 1.0, f) * tl.load(scale)
     if P is not None:
         row = label

@@ -182,7 +182,8 @@ def complete(
     least = 2.0**-24 * upstream.dlogit.abs() * upstream.lse.clamp(max=largest_sum(len(E))).neg().exp()
     f = upstream.dlse * upstream.lse.neg().exp()
     f = torch.where(f.abs() < least, least, f)
-    here, place = problem.labels.labels >= 0, problem.labels.labels.clamp(min=0)
+    labels = problem.labels.labels
+    here, place = (labels >= 0) & (labels < len(E)), labels.clamp(0, len(E) - 1)
     own = upstream.dlogit / torch.where(f == 0, 1, f) * problem.scale
     proxies, selected = similarities.proxies, similarities.selected
     if similarities.as_they_are:
