@@ -56,9 +56,10 @@ def class_lse(
 ) -> ClassLSE:
     """Log-sum-exp of the logits of all classes, and the logit of the label, for every sample.
 
-    Differentiable in embeddings and proxies for any upstream gradient. Backward computes the similarities again:
-    nothing of size B×C is saved. In eager mode on a GPU the terms of the sum are, in the type of the products, where
-    they fit into 1/32 of its memory, ``scale`` is a number up to 64, and there is neither bias nor pooling.
+    Differentiable in embeddings and proxies for any upstream gradient. In eager mode the terms of the sum are saved for
+    backward where logits are within ±64, as far as they fit, see :func:`~robustdml_ops.ops.limit_saved_bytes`;
+    on a GPU all or none, where ``scale`` is a number, without bias and pooling. Else backward makes the similarities
+    again.
 
     Parameters
     ----------
