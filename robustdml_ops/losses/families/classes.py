@@ -12,7 +12,6 @@ from typing_extensions import Unpack
 
 from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.plan import Plan
-from robustdml_ops.engine.similarity_chunks import bytes_to_save
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions, reduce_samples
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
@@ -20,8 +19,6 @@ from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops import ABSENT, ClassLSE, class_lse
 from robustdml_ops.ops.classes.gpu_plan import class_gpu_plan
 from robustdml_ops.ops.classes.plan import ClassFormula, class_plan
-
-CPU = torch.device("cpu")
 
 
 class ClassFamilyLoss(ClassMatrixLoss):
@@ -34,10 +31,6 @@ class ClassFamilyLoss(ClassMatrixLoss):
     def __init__(self, num_classes: int, embedding_size: int, **options: Unpack[SoftmaxOptions]) -> None:
         self.negative_correction = options.pop("negative_correction", True)
         super().__init__(num_classes, embedding_size, **options)
-
-    def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:
-        tensors, settings = super()._signature(inputs)
-        return tensors, (*settings, bytes_to_save(CPU))
 
     def _plan(self, tensors: Sequence[Any]) -> Plan | None:
         embeddings, matrix, labels, _, _, weights, margins, _ = tensors
