@@ -14,14 +14,12 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.dispatch import in_eager_mode
+from robustdml_ops.engine import similarity_chunks as chunks
 
 # Signatures that a loss keeps; batches of changing length evict the oldest.
 MOST = 16
 _PLAIN = (Tensor, torch.nn.Parameter)
 _BACKEND = "ROBUSTDML_BACKEND"
-
-# How often a setting of the whole process has changed that plans have in them.
-_changes = 0
 
 # The loss (), and a gradient for each of the leading tensors, None where none is wanted.
 Results = tuple[Tensor, list[Tensor | None]]
@@ -87,12 +85,6 @@ def _by_general_way(ctx: Any, upstream: Tensor) -> list[Tensor | None]:
     return [next(found) if wanted else None for wanted in plan.wanted]
 
 
-def forget_plans() -> None:
-    """Make all losses plan anew: a setting of the process has changed that plans have in them."""
-    global _changes
-    _changes += 1
-
-
 class Plans:
     """The plans of one loss, by signature; None where a signature needs the general way."""
 
@@ -141,5 +133,5 @@ def _signature(settings: tuple[Any, ...], tensors: Sequence[Any]) -> tuple[Any, 
         return None
     kind = first.device.type
     autocast = kind != "meta" and torch.is_autocast_enabled(kind)
-    modes = (torch.is_grad_enabled(), autocast, torch.get_num_threads(), os.environ.get(_BACKEND))
-    return (*described, *settings, *modes, _changes)
+    modes = (torch.is_grad_enabled(), autocast, torch.get_num_threads(), os.environ.get(_BACKEND), chunks.saved_limit)
+    return (*described, *settings, *modes)

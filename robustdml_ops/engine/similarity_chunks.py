@@ -13,9 +13,15 @@ from torch import Tensor
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.cards import card
 from robustdml_ops.backends.dispatch import product_dtype
-from robustdml_ops.engine.plan import forget_plans
 from robustdml_ops.engine.proxy_update import ProxyUpdate
-from robustdml_ops.engine.rows.backends import RowsBackend, by_columns, gradient_buffer, new_rows, rows_at
+from robustdml_ops.engine.rows.backends import (
+    RowsBackend,
+    by_columns,
+    forget_matrices,
+    gradient_buffer,
+    new_rows,
+    rows_at,
+)
 from robustdml_ops.engine.rows.lengths import inverse_lengths
 from robustdml_ops.engine.validation import check_gradient_fits, check_range
 
@@ -40,7 +46,7 @@ def chunk_rows(classes: int, per_class: int, device: torch.device, on_the_way: i
 def bytes_to_save(device: torch.device) -> int:
     """Bytes that forward may save for backward: a share of the memory of the GPU or machine, or the user's limit."""
     share = memory(device) // card(device).saved_share if device.type in ("cpu", "cuda") else 0
-    return share if _most_saved is None else min(share, _most_saved)
+    return share if saved_limit is None else min(share, saved_limit)
 
 
 def limit_saved_bytes(most: int | None) -> None:
@@ -65,14 +71,15 @@ def limit_saved_bytes(most: int | None) -> None:
     >>> limit_saved_bytes(100 * 2**20)
     >>> limit_saved_bytes(None)
     """
-    global _most_saved
+    global saved_limit
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 0):
         raise ValueError(f"most must be a number of bytes, 0 or more, or None, got {most!r}")
-    _most_saved = most
-    forget_plans()
+    saved_limit = most
+    forget_matrices("terms")
 
 
-_most_saved: int | None = None
+# The user's limit, which is part of the signature of a planned step.
+saved_limit: int | None = None
 
 
 def cache_rows(per_class: int, device: torch.device) -> int:

@@ -70,6 +70,13 @@ def reused_matrix(proxies: Tensor, purpose: str, shape: tuple[int, int], dtype: 
     return matrix
 
 
+def forget_matrices(purpose: str) -> None:
+    """Give back the memory that steps had for this ``purpose``, once nobody has it any more."""
+    with _lock:
+        for storages in _storages.values():
+            storages.pop(purpose, None)
+
+
 def _take(parameter: Tensor, purpose: str, bytes_: int) -> torch.UntypedStorage | None:
     """The memory of the last matrix for this ``purpose``, if it has this size and no other reference."""
     with _lock:

@@ -56,10 +56,10 @@ def class_lse(
 ) -> ClassLSE:
     """Log-sum-exp of the logits of all classes, and the logit of the label, for every sample.
 
-    Differentiable in embeddings and proxies for any upstream gradient. In eager mode forward saves the terms of the
-    sum for backward, in the type of the products, as far as they fit into 1/32 of the memory of the GPU or machine (see
-    :func:`limit_saved_bytes`) and logits are within ±64; on a GPU for one number as ``scale``, without bias or pooling.
-    Where it does not, backward computes the similarities again.
+    Differentiable in embeddings and proxies for any upstream gradient. In eager mode the terms of the sum are saved for
+    backward where logits are within ±64, as far as they fit, see :func:`~robustdml_ops.ops.limit_saved_bytes`;
+    on a GPU all or none, where ``scale`` is a number, without bias and pooling. Else backward makes the similarities
+    again.
 
     Parameters
     ----------
