@@ -28,19 +28,19 @@ class TableOf(NamedTuple):
     rows: list[tuple[int, dict[str, str]]]  # A value that is missing is empty
 
 
-def read_table(path: Path, kind: str) -> TableOf:
-    """Read a table by the suffix of its file."""
+def read_table(path: Path, kind: str, own: Sequence[str] = ()) -> TableOf:
+    """Read a table by the suffix of its file; ``own``: the columns of one that :func:`write_csv` has written."""
     check_plain(path, kind)
     try:
         if path.suffix.lower() == ".parquet":
             return _parquet(path)
-        text = _text(path, kind, path.read_bytes())
+        text = _text(path, kind, path.read_bytes(), ",".join(own))
         return _of_objects(path, text) if path.suffix.lower() == ".jsonl" else _separated(path, text)
     except (OSError, csv.Error) as error:
         raise UsageError(f"{path}: not a readable {kind} ({reason_of(error)})") from error
 
 
-def _text(path: Path, kind: str, content: bytes) -> str:
+def _text(path: Path, kind: str, content: bytes, own: str) -> str:
     """Decode UTF-8, UTF-16 with its mark, or else Windows-1252, and say so; raw names of files stay as they are."""
     for mark, encoding in _MARKS.items():
         if content.startswith(mark):
@@ -53,7 +53,7 @@ def _text(path: Path, kind: str, content: bytes) -> str:
     if text.isascii() or not re.search("[\udc80-\udcff]", text):
         return text
     # Characters beside them that are well-formed UTF-8 are no accident: the rest are names of files, of any bytes.
-    if re.search("[^\x00-\x7f\udc80-\udcff]", text):
+    if re.search("[^\x00-\x7f\udc80-\udcff]", text) or (own and text.startswith(own)):
         return text
     raw = (value for value in re.split(f"[{_DELIMITERS}\n]", text) if re.search("[\udc80-\udcff]", value))
     if any(os.path.lexists(path.parent / value.strip().strip('"')) for value in raw):

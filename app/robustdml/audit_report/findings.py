@@ -96,7 +96,7 @@ def write_findings(path: Path, findings: list[Finding]) -> None:
 
 def read_findings(path: Path) -> list[Finding]:
     """Read ``labels.csv`` back; a person may have changed it."""
-    columns, rows = read_table(path, "labels.csv")
+    columns, rows = read_table(path, "labels.csv", COLUMNS)
     missing = [column for column in COLUMNS if column not in columns]
     if missing:
         there = f"no column {missing[0]!r} among {few(columns) or 'none'}"
