@@ -110,7 +110,6 @@ def test_new_times_are_taken_into_the_stored_ones_and_into_readme(tmp_path, monk
     """A row that a table asks for is added; README shows the fastest rival by its name."""
     copy, readme = tmp_path / "cpu.json", tmp_path / "README.md"
     copy.write_text(bench_tables.CPU.read_text())
-    readme.write_text(f"before\n\n{bench_tables.of_readme()}\n\nafter\n")
     monkeypatch.setattr(bench_tables, "CPU", copy)
     monkeypatch.setattr(bench_tables, "README", readme)
     bench_tables.cpu.cache_clear()
@@ -121,6 +120,7 @@ def test_new_times_are_taken_into_the_stored_ones_and_into_readme(tmp_path, monk
 
     group = "normalized-softmax, B=9 C=9 D=9"
     monkeypatch.setitem(bench_tables.STEPS, bench_tables.README_STEPS[1], (group, "normalized-softmax"))
+    readme.write_text(f"before\n\n{bench_tables.of_readme()}\n\nafter\n")
     memory = {
         "group": "memory, B=256 C=1e6 D=128",
         "extra_info": {"contender": "robustdml/proxy-anchor", "beyond_mb": 7.0},
