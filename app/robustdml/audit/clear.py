@@ -24,7 +24,7 @@ FEWEST, CHANCE, CHANCE_OF_SIX = 20, 2.0, 2.64
 
 
 class Clear(NamedTuple):
-    """What the clear samples tell."""
+    """The rate of wrong labels that the clear samples show."""
 
     low: float  # Bounds of the rate of wrong labels
     estimate: float

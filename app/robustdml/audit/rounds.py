@@ -54,7 +54,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class _First:
-    """What the features say before anything is believed of a label."""
+    """Class probabilities of the features, from the given labels alone."""
 
     likelihood: float
     classes: Tensor  # int64, (N, K)

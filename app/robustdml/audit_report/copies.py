@@ -95,7 +95,7 @@ def write_copies(path: Path, samples: Samples, copies: Ints) -> None:
 def trained_on(copies: Ints, labels: Labels) -> Rows:
     """Rows to learn from: the first of each group of copies under one label, none where its labels differ.
 
-    A network that has learnt from a copy knows the label of its twin by heart. A class keeps two samples.
+    A network trained on a copy reproduces the label of its twin. A class keeps two samples.
     """
     kept = np.ones(len(labels), dtype=bool)
     order = np.argsort(copies, kind="stable")

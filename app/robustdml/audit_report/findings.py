@@ -67,7 +67,7 @@ def ranks(quality: Floats) -> list[int]:
 
 
 def cannot_tell(auditor: LabelAuditor) -> bool:
-    """Whether the interval of the rate says next to nothing."""
+    """Whether the interval of the rate is too wide to report the rate."""
     _, low, high = auditor.wrong_share_
     return bool(high - low > UNKNOWN)
 

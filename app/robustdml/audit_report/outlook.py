@@ -1,4 +1,4 @@
-"""What `robustdml apply` would do with the findings of an audit, before it does it."""
+"""The effects of `robustdml apply` on the findings of an audit, told beforehand."""
 
 from collections import Counter
 

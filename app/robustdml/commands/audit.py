@@ -171,7 +171,7 @@ def _checked(samples: Samples, decisions: Decisions) -> Doubles:
 def _as_json(
     out: Path, samples: Samples, findings: list[Finding], auditor: LabelAuditor, sections: list[Section]
 ) -> dict[str, Any]:
-    """What was found, for programs."""
+    """The findings as JSON values."""
     share, low, high = auditor.wrong_share_.tolist()
     return {
         "samples": len(samples),

@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _identity(file: Path) -> tuple[int, int] | Path:
-    """What tells a file from others, whatever path leads to it."""
+    """Identity of a file, the same for every path to it."""
     status = file.stat()
     return (status.st_dev, status.st_ino) if status.st_ino else file.resolve()
 
