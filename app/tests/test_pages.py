@@ -120,20 +120,20 @@ def test_decisions_from_page_to_folder(page, audited, tmp_path):
     told = page.texts("#summary li")
     kinds = ("keep their label", "go to the class proposed", "go to another class", "belong to no class, left out")
     assert told[:5] == [f"{kind}: 1" for kind in (*kinds, "dropped, left out")]
-    assert "without a decision" in told[5] and told[6] == "apply leaves 1 out of train"
+    assert "without a decision" in told[5] and told[6] == "apply leaves out 1 of 2 copies"
     page.click("#summary button")
     file = page.folder / "decisions.csv"
     assert soon(lambda: file.exists() and file.stat().st_size > 0, True)
     rows = csv_rows(file)
-    assert [row["decision"] for row in rows] == ["right", "relabel", "relabel", "no class", "drop", "drop"]
+    assert [row["decision"] for row in rows] == ["right", "relabel", "relabel", "no class", "drop", "copy"]
     labels, clean = audited / "out" / "labels.csv", tmp_path / "clean"
     printed = run_command("apply", labels, "--decisions", file, "--to", clean)
-    assert "2 drop, 1 no class, 2 relabel, 1 right" in printed.out
+    assert "1 copy, 1 drop, 1 no class, 2 relabel, 1 right" in printed.out
     now = {path.name: path.parent.name for path in clean.rglob("*.png")}
     names = [row["sample"].rpartition("/")[2] for row in rows]
     assert now[names[0]] == rows[0]["sample"].split("/")[-2] and now[names[2]] == "cat"
-    assert now[names[1]] == rows[1]["label"] and now["copy.png"] == "cat"
-    assert not {*names[3:5], "2-8.png"} & set(now) and {path.name for path in clean.iterdir()} == {"train", "test"}
+    assert now[names[1]] == rows[1]["label"] and now["2-8.png"] == "cat"
+    assert not {*names[3:5], "copy.png"} & set(now) and {path.name for path in clean.iterdir()} == {"train", "test"}
 
 
 @pytest.mark.parametrize("width", [1200, 390])
