@@ -82,7 +82,7 @@ class ProxyNCALoss(ClassFamilyLoss):
         # Of a sample that is left without a negative.
         return losses.masked_fill(sums.lse == -torch.inf, 0)
 
-    def _formula(self) -> ClassFormula:
+    def _formula(self, margins: Tensor | None) -> ClassFormula:
         return ClassFormula(**self._logit_settings())
 
     def _logit_settings(self) -> dict[str, Any]:

@@ -34,19 +34,19 @@ class ClassFamilyLoss(ClassMatrixLoss):
 
     def _plan(self, tensors: Sequence[Any]) -> Plan | None:
         embeddings, matrix, labels, _, _, weights, margins, _ = tensors
-        formula = self._formula()
-        if formula is None or margins is not None or not self._is_plain(tensors):
+        formula = self._formula(margins)
+        if formula is None or not self._is_plain(tensors):
             return None
         kept = copy.copy(self)
         kept.__dict__["_plans"] = None
-        given = (formula, embeddings, matrix, labels, weights)
-        general: Any = partial(_of_tensors, kept)
+        given = (formula, embeddings, matrix, labels, weights, margins)
+        general: Any = partial(_of_tensors, kept, formula.class_margins)
         centers, columns, backend = self.centers or 1, self.columns, self.backend
         plan = class_plan(*given, columns=columns, centers=centers, backend=backend, general=general)
-        return plan or class_gpu_plan(*given, columns=columns, backend=backend)
+        return plan or class_gpu_plan(*given, columns=columns, backend=backend, general=general)
 
-    def _formula(self) -> ClassFormula | None:
-        """The loss of a sample as a planned step has it; None where it is another."""
+    def _formula(self, margins: Tensor | None) -> ClassFormula | None:
+        """The loss of a sample as a planned step with these ``margins`` has it; None where it is another."""
         return None
 
     def _general_loss(self, inputs: LossInputs) -> Tensor:
@@ -142,8 +142,11 @@ class CentersLoss(ClassFamilyLoss):
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
-def _of_tensors(loss: ClassFamilyLoss, *tensors: Any) -> Tensor:
+def _of_tensors(loss: ClassFamilyLoss, class_margins: bool, *tensors: Any) -> Tensor:
     """The loss of the tensors of a plan, the class matrix among them, by the general way."""
-    embeddings, matrix, labels, _, _, weights, *_ = tensors
-    loss.__dict__["_parameters"] = {loss.matrix_name: matrix}
-    return loss._fused_loss(LossInputs(embeddings, labels, sample_weights=weights))
+    embeddings, matrix, labels, _, _, weights, margins, _ = tensors
+    parameters = {loss.matrix_name: matrix}
+    if class_margins:
+        parameters["margin"], margins = margins, None
+    loss.__dict__["_parameters"] = parameters
+    return loss._fused_loss(LossInputs(embeddings, labels, sample_weights=weights, margins=margins))

@@ -1,5 +1,6 @@
 """Softmax losses with a margin on the label's logit: one number, one for each class or sample, or a module's."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +12,7 @@ from robustdml_ops.losses.families.classes import ClassFamilyLoss
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions
 from robustdml_ops.losses.peer.package import INSTALLED, named, peer_distances
 from robustdml_ops.ops import ABSENT, ClassLSE, similarity
+from robustdml_ops.ops.classes.plan import ClassFormula
 
 Margin = float | Tensor | nn.Module
 
@@ -23,6 +25,7 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
     columns = True
     takes_margins = True
     margin_unit: ClassVar[float] = 1.0  # of the argument
+    margin_kind: ClassVar[str] = "cosine"  # of a planned step, see ClassFormula
     margin: Margin
     W: nn.Parameter
 
@@ -80,6 +83,21 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
         if margins is not None:
             check_vector("margins", margins, len(inputs.embeddings))
         return {**super()._own_rows(inputs), "margins": margins}
+
+    def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:
+        """With the margins of classes in place of those of samples, where these are not given."""
+        (*tensors, margins, label_weights), settings = super()._signature(inputs)
+        by_class = margins is None and isinstance(self.margin, Tensor)
+        return (*tensors, self.margin if by_class else margins, label_weights), (*settings, by_class)
+
+    def _formula(self, margins: Tensor | None) -> ClassFormula | None:
+        if self.collect_stats or (margins is None and isinstance(self.margin, nn.Module)):
+            return None
+        number = 0.0 if isinstance(self.margin, Tensor | nn.Module) else self.margin
+        of_classes = margins is not None and margins is self.margin
+        unit = 1.0 if of_classes else self.margin_unit
+        pooling = "none" if self.centers is None else "max"
+        return ClassFormula(self.scale, number, self.margin_kind, unit, of_classes, pooling=pooling)
 
     def _logits(self, embeddings: Tensor) -> Tensor:
         return similarity(embeddings, self.W.t()) * self.scale

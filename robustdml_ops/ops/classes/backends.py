@@ -247,7 +247,7 @@ class TritonClasses(TritonRows, ClassBackend):
     def complete_terms(
         self, similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
     ) -> tuple[Tensor, Tensor]:
-        from robustdml_ops.ops.classes.saved_terms_kernel import complete_terms as kernel
+        from robustdml_ops.ops.classes.sample_kernels import complete_terms as kernel
 
         X, P, (B, D) = similarities.embeddings, similarities.proxies, similarities.X.shape
         weighted, factor = torch.empty_like(similarities.X), torch.empty_like(upstream.lse)
@@ -342,7 +342,7 @@ def slices_of(classes: int, block: int, most: int) -> tuple[int, int]:
 
 def add_slices(partials: Tensor, sums: ClassSums) -> None:
     """Add the partial sums of all slices to ``sums``."""
-    from robustdml_ops.ops.classes.partial_sums import add_partials
+    from robustdml_ops.ops.classes.sample_kernels import add_partials
 
     parts, _, B = partials.shape
     # Narrow tiles: a batch of 256 makes 16 programs, and each of them has every part at hand at once.

@@ -6,7 +6,7 @@ import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type
 from robustdml_ops.engine.rows.kernels import embedding_columns, store_radial, unit_rows
-from robustdml_ops.ops.classes.partial_sums import LOWEST, add_logits, store_partial
+from robustdml_ops.ops.classes.sample_kernels import LOWEST, add_logits, store_partial
 
 
 @triton.jit
