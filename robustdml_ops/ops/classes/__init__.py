@@ -13,6 +13,7 @@ from torch import Tensor
 
 from robustdml_ops.backends.dispatch import apply_function, compute_dtype, in_eager_mode, operand_dtype
 from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, LabelSets, check_distinct, check_label_range, check_labels
+from robustdml_ops.engine.op_arguments import flatten
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import (
@@ -24,8 +25,8 @@ from robustdml_ops.engine.validation import (
     check_vector,
     similarity_limits,
 )
-from robustdml_ops.ops.classes.autograd import ClassSettings, ClassSweep, sweep_values
-from robustdml_ops.ops.classes.sweep import bounded
+from robustdml_ops.ops.classes.autograd import ClassSweep, Settings, sweep_values
+from robustdml_ops.ops.classes.sweep import ClassProblem, bounded
 
 POOLINGS = ("none", "max", "softmax")
 
@@ -150,24 +151,28 @@ def class_lse(
         raise ValueError("drop_similar_negatives is of cosines: leave it out beside normalize_proxies=False")
     if labels.dim() == 2:
         labels, elsewhere = _check_several(labels, C, elsewhere), True
-    settings = ClassSettings(
+    problem = ClassProblem(
+        labels=LabelSets.of(labels, elsewhere),
+        scale=scale,
+        bias=bias,
         centers=centers,
         target_bias=float(target_bias),
         pooling=pooling,
         gamma=gamma,
         exclude_target=exclude_target,
         normalize=normalize_proxies,
-        elsewhere=elsewhere,
-        differentiable=torch.is_grad_enabled() and (embeddings.requires_grad or rows.requires_grad),
-        backend=backend or "auto",
-        operand=operand_dtype(dtype, embeddings, autocast=True, lanes=True),
+        drop_similar_negatives=limits,
     )
-    arguments = (embeddings, rows, *LabelSets.of(labels).in_both_orders, scale, bias, limits)
-    if not settings.differentiable and in_eager_mode(embeddings):
-        return ClassLSE(*sweep_values(arguments, settings))
-    if not in_eager_mode(embeddings):
+    differentiable = torch.is_grad_enabled() and (embeddings.requires_grad or rows.requires_grad)
+    operand = operand_dtype(dtype, embeddings, autocast=True, lanes=True)
+    settings, eager = Settings(differentiable, backend or "auto", operand), in_eager_mode(embeddings)
+    if not differentiable and eager:
+        return ClassLSE(*sweep_values(embeddings, rows, problem, settings))
+    if not eager:
         refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
-    return ClassLSE(*apply_function(ClassSweep, *arguments, *settings, keep, update)[:2])
+    names, numbers, tensors = flatten(problem)
+    results = apply_function(ClassSweep, embeddings, rows, *settings, keep, update, names, numbers, *tensors)
+    return ClassLSE(*results[:2])
 
 
 def _check_several(labels: Tensor, num_classes: int, elsewhere: bool) -> Tensor:

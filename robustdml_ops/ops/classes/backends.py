@@ -196,10 +196,7 @@ def call(
     suffix, labels = module.SUFFIX[problem.scale.dtype], problem.labels
     chunk = getattr(module.library, f"ClassChunk_{suffix}")(
         classes=last - first,
-        centers=problem.centers,
         B=len(labels.labels),
-        pooling=problem.pooling,
-        labels_each=labels.labels_each,
         **module.addresses({"S": S, "inverse_norm": scale, **problem.arguments(first, last)}),
     )
     given: dict[str, Any] = {**tensors, "first_label": first}
@@ -315,6 +312,8 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
     parameters = fused_launch(B, D, X.dtype, pooled, input_precision, device.rows_are_vectors(P), tile)
     parts, per_part = slices_of(C, int(parameters["BLOCK_C"]), 512)
     partials = sums.target.new_empty((parts, 2, B))
+    arguments = _arguments(problem, 0, C)
+    del arguments["K"]  # one label of each sample
     with device.current(X):
         kernel[-(-B // int(parameters["BLOCK_B"])), parts](
             X=X,
@@ -327,7 +326,7 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
             row_stride=P.stride(0),
             column_stride=P.stride(1),
             D=D,
-            **_arguments(problem, 0, C),
+            **arguments,
             **parameters,
         )
         add_slices(partials, sums)
@@ -352,16 +351,16 @@ def add_slices(partials: Tensor, sums: ClassSums) -> None:
 
 def _arguments(problem: ClassProblem, first: int, last: int) -> dict[str, Any]:
     """The classes ``first:last`` as arguments of all three kernels."""
-    labels = problem.labels.labels
-    given = {"labels": labels, "H": problem.centers, "B": len(labels), "POOLING": problem.pooling}
-    return given | problem.arguments(first, last)
+    given, labels = problem.arguments(first, last), problem.labels.labels
+    short = {"H": given.pop("centers"), "K": given.pop("labels_each"), "POOLING": given.pop("pooling")}
+    return {**given, **short, "labels": labels, "B": len(labels)}
 
 
 def _chunk_arguments(problem: ClassProblem, chunk: Chunk) -> dict[str, Any]:
     """The classes of a chunk as arguments of both kernels that read S."""
     first, last = problem.classes(chunk)
     given = {"S": chunk.S, "inverse_norm": chunk.scale, "c": last - first, "first": first}
-    return given | {"K": problem.labels.labels_each} | _arguments(problem, first, last)
+    return given | _arguments(problem, first, last)
 
 
 def epilogue_launch(B: int, compute: torch.dtype, tile: Mapping[str, int]) -> device.Launch:

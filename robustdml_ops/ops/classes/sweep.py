@@ -19,6 +19,7 @@ from torch import Tensor
 
 from robustdml_ops.backends.dispatch import without_autocast
 from robustdml_ops.engine.labels import ELSEWHERE, LabelSets
+from robustdml_ops.engine.op_arguments import op_options
 from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.rows.backends import RowsBackend, rows_at
 from robustdml_ops.engine.rows.lengths import inverse_lengths
@@ -36,22 +37,30 @@ LARGEST_LOGIT = 64.0
 Saved = tuple[Tensor, ...]
 
 
+@op_options
 @dataclass(frozen=True)
 class ClassProblem:
-    """The logits scale_k·s'_xk + bias_k, where s' pools the similarities with the H sub-centres of a class."""
+    """What a sweep has beside both matrices: the logits scale_k·s'_xk + bias_k, and what is summed.
+
+    s' pools the similarities with the H sub-centres of a class. Kernels have arguments of the same names, but for those
+    in ``of_results``.
+    """
 
     labels: LabelSets
     scale: Tensor  # () or (C,) compute dtype, contiguous
-    bias: Tensor | None  # (C,) compute dtype, contiguous; −inf: the class is masked
-    centers: int  # H
-    target_bias: float  # added to the logit of the label
-    pooling: str  # "none" (H = 1), "max" or "softmax"
-    gamma: float  # temperature of "softmax"
-    exclude_target: bool  # whether the sum leaves the label out
-    normalize: bool  # whether proxies are scaled to length 1
+    bias: Tensor | None = None  # (C,) compute dtype, contiguous; −inf: the class is masked
+    centers: int = 1  # H
+    target_bias: float = 0.0  # added to the logit of the label
+    pooling: str = "none"  # "none" (H = 1), "max" or "softmax"
+    gamma: float = 1.0  # temperature of "softmax"
+    exclude_target: bool = False  # whether the sum leaves the label out
+    normalize: bool = True  # whether proxies are scaled to length 1
     drop_similar_negatives: Tensor | None = (
         None  # (B,) compute dtype, contiguous: other classes than the label's above it are out
     )
+
+    of_results = ("labels", "target_bias", "exclude_target", "normalize")
+    by_class = ("scale", "bias")
 
     def classes(self, chunk: Chunk) -> tuple[int, int]:
         """The first class of a chunk, which holds whole classes, and the one after its last."""
@@ -71,14 +80,13 @@ class ClassProblem:
         return Swept(proxies, selected=selected, normalize=self.normalize, together=self.centers)
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        """Logits of the classes ``first:last`` as arguments of every backend's kernels; views keep the memory alive."""
-        return {
-            "scale": self.scale if self.scale.dim() == 0 else self.scale[first:last],
-            "scale_stride": self.scale.dim(),
-            "bias": None if self.bias is None else self.bias[first:last],
-            "gamma": float(self.gamma),
-            "drop_similar_negatives": self.drop_similar_negatives,
-        }
+        """The classes ``first:last`` as arguments of every backend's kernels; views keep the memory alive."""
+        names = (name for name in self.option_names if name not in self.of_results)  # type: ignore[attr-defined]
+        given = {name: getattr(self, name) for name in names}
+        for name in self.by_class:
+            if given[name] is not None and given[name].dim():
+                given[name] = given[name][first:last]
+        return {**given, "scale_stride": self.scale.dim(), "labels_each": self.labels.labels_each}
 
     def places(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Place of every label among the classes ``first:last``, (K, B), and whether it is one of these."""

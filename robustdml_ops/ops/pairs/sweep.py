@@ -12,7 +12,8 @@ from robustdml_ops.backends.native_module import lanes_serve
 from robustdml_ops.engine.labels import ABSENT, LabelSets
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, Swept, accumulate, chunk_rows, product
 from robustdml_ops.engine.validation import check_gradient_fits
-from robustdml_ops.ops.classes.autograd import ClassSettings, sweep_values
+from robustdml_ops.ops.classes.autograd import Settings, sweep_values
+from robustdml_ops.ops.classes.sweep import ClassProblem
 from robustdml_ops.ops.pairs.eager import EagerPairs
 from robustdml_ops.ops.pairs.native import NativePairs, rows_fit_lanes, whole_matrices_serve
 from robustdml_ops.ops.pairs.problem import (
@@ -206,20 +207,10 @@ def both_ways(
         return PairResult(of_rows[0] + of_columns[0, :n], of_rows[1], None, None, *gradients, by_anchor)
     absent, place = problem.sets.labels == ABSENT, torch.arange(n, device=factor.device)
     mask = torch.zeros_like(factor).masked_fill_(absent, -torch.inf)
-    settings = ClassSettings(
-        centers=1,
-        target_bias=0.0,
-        pooling="none",
-        gamma=1.0,
-        exclude_target=False,
-        normalize=True,
-        elsewhere=False,
-        differentiable=False,
-        backend=name,
-        operand=arithmetic.operand,  # which losses over classes choose otherwise on a CPU
-    )
-    back = (candidates[:n], anchors, *LabelSets.of(place).in_both_orders, problem.coefficients[0].detach(), mask, None)
-    lse, target = sweep_values(back, settings)
+    # Losses over classes choose another operand type on a CPU.
+    settings = Settings(differentiable=False, backend=name, operand=arithmetic.operand)
+    back = ClassProblem(LabelSets.of(place), problem.coefficients[0].detach(), mask)
+    lse, target = sweep_values(candidates[:n], anchors, back, settings)
     columns = factor.new_full((m,), torch.inf), of_candidates
     columns[0][:n] = lse.masked_fill(absent, torch.inf)
     # dL/dz of row i, with shares p = e^(z − lse):  positive: w (p_row + p_column − 2),  others: w (p_row + p_column).
