@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_vector, require
-from robustdml_ops.losses.families.classes import ClassFamilyLoss
+from robustdml_ops.losses.families.classes import ClassFamilyLoss, ClassTerms
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions
 from robustdml_ops.losses.peer.package import INSTALLED, named, peer_distances
-from robustdml_ops.ops import ABSENT, ClassLSE, similarity
+from robustdml_ops.ops import ABSENT, similarity
 from robustdml_ops.ops.classes.plan import ClassFormula
 
 Margin = float | Tensor | nn.Module
@@ -61,7 +61,8 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
         if not torch.isfinite(margin).all():
             raise ValueError("margin has NaN or inf")
         values = (margin.detach().double() * self.margin_unit).to(margin.dtype)
-        self.unseen_class = {"margin": float(values.mean())}  # of classes that grow_classes adds
+        # Of classes that grow_classes adds.
+        self.unseen_class = {**getattr(self, "unseen_class", {}), "margin": float(values.mean())}
         if isinstance(margin, nn.Parameter):
             self.margin = nn.Parameter(values)
         else:
@@ -105,21 +106,23 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
     def _logit_settings(self) -> dict[str, Any]:
         return {"scale": self.scale, "exclude_target": True}
 
-    def _class_sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
+    def _class_sums(self, embeddings: Tensor, labels: Tensor) -> ClassTerms:
         sums = super()._class_sums(embeddings, labels)
         if self.collect_stats:  # waits for the device
             cosines = sums.target.detach()[labels != ABSENT] / self.scale
             self.avg_angle = float(cosines.clamp(-1, 1).acos().mean().rad2deg())
         return sums
 
-    def _losses_of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
+    def _own_logits(self, sums: ClassTerms, inputs: LossInputs, labels: Tensor) -> Tensor:
         cosines = sums.target / self.scale
-        moved = self.scale * self._moved(cosines, self._margins(inputs, labels).to(cosines.dtype))
-        if labels.dim() == 2:
-            own = moved.masked_fill(labels == ABSENT, torch.finfo(moved.dtype).min)
-            return torch.cat([sums.lse, own], 1).logsumexp(1, keepdim=True) - moved
-        # log(e^others + e^moved) − moved; beyond 40 the other term is below the last digit of float64.
-        return nn.functional.softplus(sums.lse - moved, threshold=40)
+        return self.scale * self._moved(cosines, self._margins(inputs, labels).to(cosines.dtype))
+
+    def _losses_of_sums(self, sums: ClassTerms, own: Tensor) -> Tensor:
+        if own.dim() == 2:
+            counted = own.clamp(min=torch.finfo(own.dtype).min)  # −∞ where ABSENT
+            return torch.cat([sums.lse, counted], 1).logsumexp(1, keepdim=True) - own
+        # log(e^others + e^own) − own; beyond 40 the other term is below the last digit of float64.
+        return nn.functional.softplus(sums.lse - own, threshold=40)
 
     def _moved(self, cosines: Tensor, margins: Tensor) -> Tensor:
         """The labels' cosines (B,) or (B, K) with their margins, of the same type, () or of a shape that expands."""
@@ -136,8 +139,5 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
             given = given.to(labels.device) * self.margin_unit
             return given if labels.dim() == 1 else given[:, None]
         if isinstance(self.margin, Tensor):
-            known = labels.masked_fill(labels == ABSENT, 0).flatten()
-            return self.shards.sum_terms(self.shards.local_at_labels(self.shards.local_shard(self.margin), known)).view(
-                labels.shape
-            )
+            return self._at_labels("margin", labels)
         return torch.tensor(self.margin, dtype=torch.float64, device="cpu")  # a number for the kernels of any device

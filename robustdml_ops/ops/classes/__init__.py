@@ -51,6 +51,7 @@ def class_lse(
     exclude_target: bool = False,
     normalize_proxies: bool = True,
     drop_similar_negatives: float | Tensor | SimilarityLimits | None = None,
+    logit_weights: Tensor | None = None,
     elsewhere: bool = False,
     backend: str | None = None,
     update: ProxyUpdate | None = None,
@@ -90,6 +91,9 @@ def class_lse(
     drop_similar_negatives : float or Tensor, optional
         In (−1, 1], or one limit for each sample, (B,), of any size: classes whose s' with the sample is larger are left
         out of its log-sum-exp, but never its label's. Which these are is a constant for the gradient.
+    logit_weights : Tensor, optional
+        (C,) finite weights v_k. Asks for Σ_k v_k logit_xk, too, over the classes that are no label of the sample, as
+        label smoothing needs it. No gradient. Not beside ``bias`` and ``drop_similar_negatives``.
     elsewhere : bool
         The proxies are a shard of the classes, maybe empty. The label of a sample whose class is in another shard is
         ``robustdml_ops.ops.ELSEWHERE``, and its target −inf; the range of the labels is not checked.
@@ -105,7 +109,8 @@ def class_lse(
     ClassLSE
         lse (B,) and target, of the shape of labels, in the compute type (float64 if either matrix is, else float32).
         −log P(label) is ``lse − target``. lse is −inf, with zero gradient, where no class counts: all masked, or C = 1
-        with ``exclude_target``. target is −inf where the label's class is masked, or ABSENT.
+        with ``exclude_target``. target is −inf where the label's class is masked, or ABSENT. With ``logit_weights``
+        it is (B, K + 1), and the last column is that sum.
 
     Raises
     ------
@@ -141,8 +146,12 @@ def class_lse(
     labels = check_labels(labels, embeddings, several=True)
     check_same_device(embeddings=embeddings, proxies=proxies)
     dtype, C = compute_dtype(embeddings, rows), checked_count(rows, update) // centers
-    keep = bounded(labels, scale, bias, pooling, normalize_proxies)
+    keep = logit_weights is None and bounded(labels, scale, bias, pooling, normalize_proxies)
     scale, bias = _check_vectors(embeddings, C, dtype, scale, bias)
+    if logit_weights is not None:
+        _, logit_weights = _check_vectors(embeddings, C, dtype, 1.0, logit_weights, "logit_weights")
+        if bias is not None or drop_similar_negatives is not None:
+            raise ValueError("logit_weights beside bias or drop_similar_negatives, which leave classes out: give one")
     gamma = _check_pooling(pooling, gamma, centers)
     if not -math.inf < target_bias < math.inf:
         raise ValueError(f"target_bias must be finite, got {target_bias}: bias=-inf masks a class")
@@ -162,6 +171,7 @@ def class_lse(
         exclude_target=exclude_target,
         normalize=normalize_proxies,
         drop_similar_negatives=limits,
+        logit_weights=logit_weights,
     )
     differentiable = torch.is_grad_enabled() and (embeddings.requires_grad or rows.requires_grad)
     operand = operand_dtype(dtype, embeddings, autocast=True, lanes=True)
@@ -185,13 +195,18 @@ def _check_several(labels: Tensor, num_classes: int, elsewhere: bool) -> Tensor:
 
 
 def _check_vectors(
-    embeddings: Tensor, num_classes: int, dtype: torch.dtype, scale: float | Tensor, bias: Tensor | None
+    embeddings: Tensor,
+    num_classes: int,
+    dtype: torch.dtype,
+    scale: float | Tensor,
+    bias: Tensor | None,
+    name_of_bias: str = "bias",
 ) -> tuple[Tensor, Tensor | None]:
     """Scale as () or (C,) and bias, contiguous, since kernels read them by address, and in the compute type."""
-    for name, value in (("scale", scale), ("bias", bias)):
+    for name, value in (("scale", scale), (name_of_bias, bias)):
         if not isinstance(value, Tensor):
             continue
-        if name == "bias" or value.dim():
+        if name == name_of_bias or value.dim():
             check_vector(name, value, num_classes)
         if value.requires_grad:
             raise ValueError(f"{name} requires a gradient, and class_lse has none for it: pass {name}.detach()")
@@ -199,7 +214,7 @@ def _check_vectors(
         if not -math.inf < scale < math.inf:
             raise ValueError(f"scale must be finite, got {scale}")
         scale = embeddings.new_full((), scale, dtype=dtype)
-    check_same_device(embeddings=embeddings, scale=scale, bias=bias)
+    check_same_device(embeddings=embeddings, scale=scale, **{name_of_bias: bias})
     return scale.to(dtype).contiguous(), None if bias is None else bias.to(dtype).contiguous()
 
 

@@ -191,28 +191,34 @@ def second_derivative(problem: ClassProblem, *tensors: Any) -> Results:
 
     Let l be the logits, p = e^(l − lse), and l' their derivative along the vectors. Then lse' = Σ_k p l', which takes a
     first pass over the classes, and the derivative is that of Σ_k c l' + dlse p (l' − lse') l with c = dlse p +
-    dtarget at the labels, where all factors of l and l' are constants.
+    dtarget at the labels, dweighted · logit_weights elsewhere, where all factors of l and l' are constants.
     """
-    X, P, lse, dlse, dtarget, vX, vP = tensors
+    X, P, lse, dlse, upstream, vX, vP = tensors
+    dtarget, dweighted = problem.split(upstream)
     vectors = tuple(torch.zeros_like(t) if v is None else v for t, v in ((X, vX), (P, vP)))
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
-    along_lse, along_target = torch.zeros_like(lse), torch.zeros_like(dtarget)
-    for _, _, _, along, p, (index, inside) in _chunks(problem, X, P, lse, vectors):
+    along_lse, along_upstream = torch.zeros_like(lse), torch.zeros_like(upstream)
+    along_labels = along_upstream.view(len(X), -1)[:, : problem.labels.labels_each]
+    for _, _, _, along, p, (index, inside, weights) in _chunks(problem, X, P, lse, vectors):
         along_lse += (p * along).sum(0)
-        along_target += (along.gather(0, index) * inside).t().view_as(dtarget)
+        along_labels += (along.gather(0, index) * inside).t()
+        if weights is not None:
+            along_upstream[:, -1] += (weights * along).sum(0)
     of_labels = dtarget.view(len(X), -1).t()
     dX, dP = torch.zeros_like(X), gradient_buffer(P)
     with torch.enable_grad():
-        for rows, leaves, value, along, p, (index, inside) in _chunks(problem, X, P, lse, vectors):
+        for rows, leaves, value, along, p, (index, inside, weights) in _chunks(problem, X, P, lse, vectors):
             of_along = (dlse * p).detach().scatter_add(0, index, of_labels * inside)
+            if weights is not None and dweighted is not None:
+                of_along += dweighted * weights
             of_value = (dlse * p * (along - along_lse)).detach()
             dX_part, dP[rows] = torch.autograd.grad((of_along * along + of_value * value).sum(), leaves)
             dX += dX_part
-    return dX, dP, None, None, along_lse, along_target
+    return dX, dP, None, None, along_lse, along_upstream
 
 
 def _chunks(problem: ClassProblem, X: Tensor, P: Tensor, lse: Tensor, vectors: Sequence[Tensor]) -> Iterator[Any]:
-    """Of chunks of whole classes: rows, leaves, logits (c, B), derivative along ``vectors``, p, labels' places."""
+    """Of chunks of whole classes: rows, leaves, logits (c, B), derivative along ``vectors``, p; labels, weights."""
     H = problem.centers
     classes = max(1, cache_rows(len(X) + 2 * X.shape[1], X.device) // H)
     for first in range(0, len(P) // H, classes):
@@ -225,7 +231,7 @@ def _chunks(problem: ClassProblem, X: Tensor, P: Tensor, lse: Tensor, vectors: S
 
 
 def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) -> tuple[Tensor, Any]:
-    """Logits (c, B) of the classes ``first:last`` in differentiable PyTorch; which count, 1 or 0; labels' places."""
+    """Logits (c, B) of the classes ``first:last`` in differentiable PyTorch; which count; labels' places, weights."""
     dtype = problem.scale.dtype
     V = P.to(dtype)
     S = ((unit_rows_twice(V) if problem.normalize else V) @ unit_rows_twice(X.to(dtype)).t()).view(
@@ -240,7 +246,8 @@ def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) 
     if problem.drop_similar_negatives is not None:
         counted = torch.maximum(1 - (pooled > problem.drop_similar_negatives).to(dtype), at_label)
     counted = counted * (1 - at_label) if problem.exclude_target else counted
-    return pooled * scale + bias + problem.target_bias * at_label, (counted, (index, inside.to(dtype)))
+    weights = None if problem.logit_weights is None else problem.logit_weights[first:last, None] * (1 - at_label)
+    return pooled * scale + bias + problem.target_bias * at_label, (counted, (index, inside.to(dtype), weights))
 
 
 @registered_op(
@@ -257,7 +264,7 @@ def class_sweep_op(*arguments: Any) -> tuple[Tensor, Tensor]:
 @class_sweep_op.register_fake
 def _(embeddings: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     problem = unflatten(*rest[-3:])
-    return problem.scale.new_empty(embeddings.shape[0]), problem.scale.new_empty(problem.labels.labels.shape)
+    return problem.scale.new_empty(embeddings.shape[0]), problem.scale.new_empty(problem.target_shape)
 
 
 @registered_op(

@@ -29,7 +29,7 @@ from robustdml_ops.engine.similarity_chunks import bytes_to_save, product
 from robustdml_ops.engine.validation import is_number
 from robustdml_ops.ops.classes.backends import BACKENDS, TritonClasses, epilogue_launch, slices_of
 from robustdml_ops.ops.classes.plan import ClassFormula, margins_serve
-from robustdml_ops.ops.classes.sweep import LARGEST_LOGIT, largest_sum
+from robustdml_ops.ops.classes.sweep import LARGEST_LOGIT, ClassProblem, largest_sum
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,8 @@ def _epilogue(common: Common, X: Tensor, scale: float, place: tuple[int, int, in
     tile = epilogue_launch(B, common.compute, device.tile_of("class_lse", X))
     parts, per_part = slices_of(c, int(tile["BLOCK_C"]), 64)
     fixed = {
-        **{"bias": None, "drop_similar_negatives": None, "c": c, "H": 1, "B": B, "K": 1, "first": first, "scale": None},
+        **dict.fromkeys((*ClassProblem.absent(), "weighted")),
+        **{"c": c, "H": 1, "B": B, "K": 1, "first": first, "scale": None},
         **{
             "per_part": per_part,
             "first_part": parts_before,

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""What stands between the sums over the classes and the last two products, in Triton: sums of parts, and samples.
+"""Labels, sums of parts, and what a sample has between its sum over the classes and its gradient, in Triton.
 
 In a sum over parts of the classes every thread keeps a sum and a shift of its own for each place of its tile; they meet
 once, at the end, so that a step over the classes waits for no other thread.
@@ -14,6 +14,36 @@ from robustdml_ops.engine.rows.step_kernels import sum_counts
 
 # Where a shift starts: finite, so that the logit −∞ of a masked class never meets a shift of −∞.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
+
+
+@triton.jit
+def load_places(
+    labels,  # addresses, int64, in
+    exist,  # bool, in: which there are
+    first,  # class of the chunk's first row, in
+):
+    """Places of labels in a chunk, int32: negative or beyond any chunk for ABSENT, ELSEWHERE and other classes."""
+    label = tl.load(labels, mask=exist, other=-1)
+    # The difference of ABSENT and a class has no place in 64 bits, and others have none in 32.
+    return tl.where(label < first, -1, tl.minimum(label - first, 2147483647)).to(tl.int32)
+
+
+@triton.jit
+def are_labels(
+    classes,  # (BLOCK_C,) int, in: counted from the chunk's first
+    own,  # (BLOCK_B,) int32, in: the first label of each sample, counted so
+    labels,  # (B, K) int64, in
+    columns,  # (BLOCK_B,) int32, in: samples
+    exist,  # (BLOCK_B,) bool, in: which exist
+    first,  # class of the chunk's first row, in
+    K,  # labels of a sample, in
+):
+    """Which classes are labels of which samples, (BLOCK_C, BLOCK_B)."""
+    found = classes[:, None] == own[None, :]
+    for j in range(1, K):
+        other = load_places(labels + columns * K + j, exist, first)
+        found |= classes[:, None] == other[None, :]
+    return found
 
 
 @triton.jit
