@@ -1,6 +1,7 @@
 """Tables of ``bench/results``: times and memory on the CPU.
 
-``python -m website.bench_tables BENCH.json`` takes new times into the stored ones, and into README.
+``python -m website.bench_tables BENCH.json`` takes new times into the stored ones; ``python -m website.written`` then
+writes the tables of the pages.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from typing import Any
 from website.repository import ROOT
 from website.tables import table
 
-CPU, README = ROOT / "bench" / "results" / "cpu.json", ROOT / "README.md"
+CPU = ROOT / "bench" / "results" / "cpu.json"
 ZEN, OLDER = ", Zen 4", ", Zen 3"  # end the group of a row of that processor beside those of another
 # Who computes the same as a row of ours, by the beginning of the contender's name.
 RIVALS = {
@@ -258,11 +259,11 @@ def wanted() -> set[tuple[str, str]]:
 
 
 def main(path: str, processor: str = "") -> None:
-    """Take the times and the memory of a run into the stored ones of a processor, and those of steps into README."""
+    """Take the times and the memory of a run into the stored ones of a processor."""
     with open(path) as file:
         measured = json.load(file)
-    content, readme = json.loads(CPU.read_text()), README.read_text()
-    before, commit = of_readme(), measured["commit_info"]["id"][:10]
+    content = json.loads(CPU.read_text())
+    commit = measured["commit_info"]["id"][:10]
     for benchmark in measured["benchmarks"]:
         info = benchmark["extra_info"]
         new = {
@@ -281,7 +282,6 @@ def main(path: str, processor: str = "") -> None:
     parts = (f"  {json.dumps(key, ensure_ascii=False)}: {_lines(value)}" for key, value in content.items())
     CPU.write_text("{\n" + ",\n".join(parts) + "\n}\n")
     cpu.cache_clear()
-    README.write_text(readme.replace(before, of_readme()))
 
 
 def _lines(value: Any) -> str:

@@ -1,23 +1,12 @@
-"""Tables of the documentation, made from stored results: ``bench/results`` and ``experiments/results``.
+"""Tables of the documentation by their names, made from stored results: ``bench/results``, ``experiments/results``."""
 
-A page asks for one by a comment, ``<!-- table: NAME -->``, which the site's build replaces. README cannot: it holds the
-text of its table, and a test compares.
-"""
-
-import re
 from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from website import bench_tables, gpu_tables, host_tables
 from website.tables import mean, score, stored, table
 
-MARKER = re.compile(r"^<!-- table: ([\w-]+) -->$", re.MULTILINE)
 BASELINE, FEW, DRAWN = "Untouched features", "few-classes", "drawn-kinds"
-
-
-def insert(text: str) -> str:
-    """Put each table in the place of its comment."""
-    return MARKER.sub(lambda found: TABLES[found[1]](), text)
 
 
 def cells(metric: str, method: str, name: str = "suite") -> dict[tuple[str, str], float]:
@@ -292,6 +281,7 @@ def proxy_types() -> str:
 
 
 TABLES: dict[str, Callable[[], str]] = {
+    "steps-of-readme": bench_tables.of_readme,
     "steps": bench_tables.steps,
     "small-steps": lambda: bench_tables.steps(bench_tables.SMALL),
     "without-avx512": lambda: bench_tables.steps(bench_tables.WITHOUT_AVX512, bench_tables.OLDER),

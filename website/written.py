@@ -1,0 +1,34 @@
+"""Tables of stored results within the written pages: ``python -m website.written`` brings them up to date.
+
+A page names a table by a comment, ``<!-- table: NAME -->``, and holds it below. So pages are whole wherever Markdown is
+shown; a test compares them with what is stored.
+"""
+
+import re
+from pathlib import Path
+
+from website.repository import ROOT
+from website.results import TABLES
+
+MARKED = re.compile(r"^<!-- table: ([\w-]+) -->\n(?:\n(?:\|.*\n)+)?", re.MULTILINE)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def with_tables(text: str) -> str:
+    """The text of a page, each table as it is stored."""
+    return MARKED.sub(lambda found: f"<!-- table: {found[1]} -->\n\n{TABLES[found[1]]()}\n", text)
+
+
+def without_tables(text: str) -> str:
+    """The text of a page between its tables."""
+    return MARKED.sub("", text)
+
+
+def write(pages: list[Path]) -> None:
+    """Write the tables of ``pages``."""
+    for page in pages:
+        page.write_text(with_tables(page.read_text()))
+
+
+if __name__ == "__main__":
+    write(PAGES)
