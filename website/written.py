@@ -4,8 +4,8 @@ A page names a table by a comment, ``<!-- table: NAME -->``, and holds it below.
 shown; a test compares them with what is stored.
 """
 
+import argparse
 import re
-from pathlib import Path
 
 from website.repository import ROOT
 from website.results import TABLES
@@ -24,11 +24,7 @@ def without_tables(text: str) -> str:
     return MARKED.sub("", text)
 
 
-def write(pages: list[Path]) -> None:
-    """Write the tables of ``pages``."""
-    for page in pages:
-        page.write_text(with_tables(page.read_text()))
-
-
 if __name__ == "__main__":
-    write(PAGES)
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text()))
