@@ -65,7 +65,6 @@ STEPS = {
     "Smooth Proxy-Anchor, 10⁵ classes, (B, C) confidences (Xeon)": ("smooth, B=256 C=1e5 D=128, Xeon", "smooth dense"),
     "PRISM's probabilities, 10⁵ classes, without gradients (Xeon)": ("log P_clean, B=256 C=1e5 D=128, Xeon", "vmf"),
 }
-README_STEPS = list(STEPS)[:4]
 # Steps of bench_small.py: 128 samples, 200 classes, D=64.
 SMALL = {
     "Proxy-Anchor": ("proxy-anchor, B=128 C=2e2 D=64", "proxy-anchor"),
@@ -120,29 +119,25 @@ def seconds(value: float) -> str:
     return f"{value * scale:.3g} {unit}"
 
 
-def steps(rows: Mapping[str, tuple[str, str]] = STEPS, processor: str = "", peer: bool = True) -> str:
-    """Times of a step beside its matrix products and the fastest of the others; of rows that were measured.
+def contenders(group: str, what: str) -> tuple[dict[str, Any] | None, dict[str, float]]:
+    """Our row of a step, and the seconds of those who compute the same, by name."""
+    found = {RIVALS[who]: times().get((group, f"{who}/{what}")) for who in RIVALS}
+    return times().get((group, f"robustdml/{what}")), {name: row["median_s"] for name, row in found.items() if row}
 
-    ``peer``: beside pytorch-metric-learning, too, where it is not the fastest.
-    """
+
+def steps(rows: Mapping[str, tuple[str, str]] = STEPS, processor: str = "") -> str:
+    """Times of a step beside its matrix products and the fastest of the others; of rows that were measured."""
     lines = []
     for title, (group, what) in rows.items():
-        found = {who: times().get((group + processor, f"{who}/{what}")) for who in ("robustdml", *RIVALS)}
-        if (ours := found.pop("robustdml")) is None:
+        ours, others = contenders(group + processor, what)
+        if ours is None:
             continue
-        own = ours["median_s"]
-        others = {RIVALS[who]: row["median_s"] for who, row in found.items() if row}
-        name = min(others, key=lambda each: others[each], default="")
+        own, name = ours["median_s"], min(others, key=others.__getitem__, default="")
         fastest = [f"{name}, {seconds(others[name])}", f"**{others[name] / own:.1f}×**"] if name else ["", ""]
-        theirs = [seconds(others[RIVALS["pml"]]) if RIVALS["pml"] in others else ""] if peer else []
-        lines.append([title, seconds(own), f"{own / ours['floor_s']:.2f}", *theirs, *fastest])
-    header = ["loss", "a step", "÷ its products", *([RIVALS["pml"]] if peer else [])]
+        theirs = seconds(others[RIVALS["pml"]]) if RIVALS["pml"] in others else ""
+        lines.append([title, seconds(own), f"{own / ours['floor_s']:.2f}", theirs, *fastest])
+    header = ["loss", "a step", "÷ its products", RIVALS["pml"]]
     return table([*header, "fastest rival measured", "faster by"], lines)
-
-
-def of_readme() -> str:
-    """README's table."""
-    return steps({title: STEPS[title] for title in README_STEPS}, peer=False)
 
 
 def options() -> str:
