@@ -90,40 +90,6 @@ class PairPlan(Plan):
         return self.general_loss(*tensors)
 
 
-@dataclass(frozen=True)
-class BatchAndBankPlan(Plan):
-    """The sum of two steps: of the batch with itself, and of the batch with the candidates."""
-
-    of_batch: Plan
-    of_bank: Plan
-
-    def run(self, *tensors: Any) -> Results | None:
-        """Both steps."""
-        of_batch = self.of_batch.run(*alone(tensors))
-        of_bank = None if of_batch is None else self.of_bank.run(*tensors)
-        if of_batch is None or of_bank is None:
-            return None
-        (loss, (dX, *_)), (other, gradients) = of_batch, of_bank
-        if dX is not None and gradients[0] is not None:
-            total, more = (getattr(gradient, "G", gradient) for gradient in (gradients[0], dX))  # of the same unit rows
-            total += more
-        return loss.add_(other), gradients
-
-    def general(self, *tensors: Any) -> Tensor:
-        """The loss by the sweeps that are differentiable twice."""
-        return self.of_bank.general(*tensors)
-
-    def scale(self, gradients: list[Tensor | None], upstream: Tensor) -> list[Tensor | None]:
-        """As of both steps."""
-        return self.of_bank.scale(gradients, upstream)
-
-
-def alone(tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """Tensors of a step without candidates."""
-    X, _, scale, bias, labels, _, *rest = tensors
-    return X, None, scale, bias, labels, None, *rest
-
-
 def pair_plan(
     formula: PairFormula, tensors: Sequence[Any], backend: str | None, itself: bool, general: Callable[..., Tensor]
 ) -> PairPlan | None:
@@ -204,6 +170,7 @@ class PairGpuPlan(Plan):
     operand: torch.dtype  # of what the products multiply
     autocast: bool
     prepare: tuple[Launch, Launch]  # anchors and candidates
+    columns: list[Launch]  # of "both": the epilogue of the candidates as anchors
     chunks: list[PairChunk]
     parts: int  # in which candidates are taken
     finish: Launch  # the loss
@@ -217,12 +184,16 @@ class PairGpuPlan(Plan):
         if X.is_cpu and weights is not None:  # Triton's interpreter leaves out the kernel's assertions
             check_sample_weights(weights, X)
         with device.current(X), without_autocast(X.device):
-            scales, coefficients = new((2, self.sizes[0])), new(2) if formula.options.kind == "pair_contrast" else None
+            of_loss = scales = new((2, self.sizes[0]))
+            coefficients = new(2) if formula.options.kind == "pair_contrast" else None
             masked, constants = weights is not None or labels is None, (weights, log_scale, bias, scales, coefficients)
             anchors = candidates = self._unit_rows(self.prepare[0], X, labels, masked, *constants)
             if others is not None:
-                masked = other_labels is not None and formula.ignored is not None
-                candidates = self._unit_rows(self.prepare[1], others, other_labels, masked, *(None,) * 5)
+                masked, constants = other_labels is not None and formula.ignored is not None, (None,) * 5
+                if self.columns:
+                    of_loss = torch.empty_like(scales)
+                    constants = weights, None, None, of_loss, None
+                candidates = self._unit_rows(self.prepare[1], others, other_labels, masked, *constants)
             known = anchors[2] if candidates[2] is None else candidates[2]
             named = {**self._results(new), "labels": anchors[2], "candidate_labels": known}
             named |= {"coefficients": coefficients, "anchors": X, "candidates": X if others is None else others}
@@ -233,12 +204,15 @@ class PairGpuPlan(Plan):
             loss, divisor = new(()), new(()) if formula.N in ("above", "pairs") else None
             of_logits = zip(self.wanted[2:], (log_scale, bias), strict=True)
             logits = [torch.empty_like(number) if want else None for want, number in of_logits]
-            last = (scales, named.get("dcoefficients"), coefficients, loss, divisor, *logits)
+            last = (of_loss, named.get("dcoefficients"), coefficients, loss, divisor, *logits)
+            if self.columns:
+                self._column_sums(named, sides, new)
+                named["column_upstream"] = of_loss[0]
             finish = partial(self.finish, *(named.get(name) for name in self.finish.varying[: -len(last)]), *last)
             if formula.N == "terms":
                 self._sweep(named, sides, None)
                 finish()
-            named |= {"upstream_positive": scales[0], "upstream_negative": scales[1]}
+            named |= zip(COMMON[4:], scales, strict=True)
             self._sweep(named, sides, gradients)
             if formula.N != "terms":
                 finish()
@@ -270,6 +244,16 @@ class PairGpuPlan(Plan):
             if self.formula.N in ("above", "pairs"):
                 found |= zip(("positives", "has_negatives"), new((2, n)), strict=True)
         return found
+
+    def _column_sums(self, named: dict[str, Any], sides: tuple[Tensor, Tensor], new: Callable[..., Tensor]) -> None:
+        """Losses and log-sum-exps of the candidates over all anchors."""
+        (U, V), (named["negative"], named["column_lse"]) = sides, new((2, len(sides[1])))
+        turned = {"labels": named["candidate_labels"], "candidate_labels": named["labels"], "losses": named["negative"]}
+        turned |= {"S": named["S"], "dS": named["dS"], "coefficients": named["coefficients"]}
+        turned["lses"] = named["column_lse"]
+        product(V, U.t(), named["S"])
+        for launch in self.columns:
+            launch(*(turned.get(name) for name in launch.varying))
 
     def _sweep(self, named: dict[str, Any], sides: tuple[Tensor, Tensor], gradients: Any) -> None:
         """All chunks; ``gradients`` of unit anchors and candidates, or None where none are wanted yet."""
@@ -325,12 +309,15 @@ def pair_gpu_plan(
     others, compute, options = X if candidates is None else candidates, pair_dtype(X, candidates), formula.options
     if not isinstance(choose(BACKENDS, backend, X.device, compute), TritonPairs):
         return None
-    if options == ContrastOptions("both") or not passes_self_check(STEPS, X.device):
+    if not passes_self_check(STEPS, X.device):
         return None
     (n, D), m, both = X.shape, len(others), (X,) if candidates is None else (X, candidates)
     operand = product_dtype(operand_dtype(compute, *both, autocast=True), compute, X.device)
     whole = way_of(X, candidates, Arithmetic(BACKENDS["triton"], compute, operand), options) == "batch"
     rows = n if whole else min(n, chunk_rows(n, m + 2 * D, X.device))
+    both_sides = options == ContrastOptions("both")
+    if both_sides and rows < n:
+        return None
     types, names = (X.new_empty(0, dtype=compute), X.new_empty(0, dtype=operand)), COMMON + OWN[options.kind]
     chunks, parts, divided = [], 1, None
     for first in range(0, n, rows):
@@ -342,6 +329,7 @@ def pair_gpu_plan(
             PairChunk(first, first + place.c, [Launch(one.kernel, one.grid, names, one.fixed) for one in found])
         )
         parts = max(parts, count)
+    turned = pair_launches(options, ChunkPlace(0, m, m, n, D), *types, itself, (0, 0))[0] if both_sides else []
     prepare = partial(_prepare_launch, formula, compute, weights is not None)
     return PairGpuPlan(
         wanted=wanted,
@@ -351,6 +339,7 @@ def pair_gpu_plan(
         operand=operand,
         autocast=X.device.type != "meta" and torch.is_autocast_enabled(X.device.type),
         prepare=(prepare(X, False), prepare(others, True)),
+        columns=[Launch(one.kernel, one.grid, names, one.fixed) for one in turned],
         chunks=chunks,
         parts=parts,
         finish=_finish_launch(formula.N, n, parts if options.kind == "pair_hinge" else 1),
@@ -366,7 +355,11 @@ def _prepare_launch(formula: PairFormula, compute: torch.dtype, weighted: bool, 
     (n, D), N, tile = X.shape, formula.N, rows_launch(X.shape[1], device.tile_of("rows", X))
     samples = n if N == "samples" or (N == "present" and not weighted) else 1  # as far as no value tells it
     fixed = {"n": n, "D": D, "row_stride": X.stride(0), "column_stride": X.stride(1), "scale": float(formula.scale)}
-    fixed |= {"positive_divisor": samples * formula.divisors[0], "negative_divisor": samples * formula.divisors[1]}
+    divisors = formula.divisors
+    if formula.options == ContrastOptions("both"):
+        # Factors of both losses in L; anchors: of the loss and of its log-sum-exp, see sweep.both_ways().
+        divisors = (2.0, 2.0) if candidates else (1.0, -2.0)
+    fixed |= {"positive_divisor": samples * divisors[0], "negative_divisor": samples * divisors[1]}
     fixed |= {"IGNORES": candidates and formula.ignored is not None, "ignored": formula.ignored or 0}
     fixed |= {"ABSENT_ZERO": formula.absent_zero_weights, "PRESENT": weighted and N == "present"}
     # Weights are checked by the kernel's assertions; those of integer overflow stay out.
