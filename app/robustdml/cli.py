@@ -8,8 +8,10 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 
+from robustdml.cache import nothing_kept
 from robustdml.command_line import CommandParser
 from robustdml.errors import UnknownNameError, UsageError, disk_error, in_one_line, is_want_of_memory, reason_of
 from robustdml_ops import __version__
@@ -35,7 +37,8 @@ def main(argv: Sequence[str] | None = None, program: str = "robustdml") -> int:
     try:
         parsed = _parser(arguments, program).parse_args(arguments)
         name = f"{program} {parsed.command}"
-        status: int = parsed.run(parsed)
+        with nothing_kept() if vars(parsed).get("no_cache") else nullcontext():
+            status: int = parsed.run(parsed)
         # What is printed may wait in a buffer until here, and meet a full disk.
         sys.stdout.flush()
     except UnknownNameError as error:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from robustdml.data.readings import what_is_kept
 from robustdml.errors import UnknownNameError, did_you_mean, expanded, few
 
 
@@ -60,8 +61,9 @@ def is_off(default: object) -> bool:
 
 
 def say_left_out(command: str, left_out: Sequence[str], notes: Sequence[str] = ()) -> None:
-    """Say how data was read, where that is not plain, and name the first few of what was left out, with the reason."""
-    for note in dict.fromkeys(notes):
+    """Say how data was read, what is kept of it, and name the first few of what was left out, with the reason."""
+    kept = what_is_kept()
+    for note in dict.fromkeys([*notes, *([kept] if kept else [])]):
         print(f"robustdml {command}: {note}", file=sys.stderr)
     if left_out:
         print(f"robustdml {command}: left out {len(left_out):,}: {few(left_out)}", file=sys.stderr)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from robustdml.arrays import Singles
 from robustdml.audit import LabelAuditor
@@ -20,7 +19,7 @@ from robustdml.audit_report.findings import COPY, Decisions, Finding, estimated_
 from robustdml.audit_report.outlook import outlook
 from robustdml.audit_report.questions import Section, best_first
 from robustdml.data.dataset import Samples
-from robustdml.data.images import MODES, to_square
+from robustdml.data.image_files import shown
 from robustdml.networks.models import unit_rows
 from robustdml.progress import OnProgress
 from robustdml.reports.html import filled, left_out_line, page, picture, table
@@ -115,12 +114,10 @@ def _pictures(samples: Samples, rows: list[int], on_progress: OnProgress) -> dic
     out: dict[int, dict[str, str]] = {}
     if not samples.is_images:
         return out
-    side = int(np.clip((MOST_PIXELS / max(len(rows), 1)) ** 0.5, SMALLEST, min(LARGEST, max(samples.inputs.shape[2:]))))
-    for done, row in enumerate(rows):
+    side = int(np.clip((MOST_PIXELS / max(len(rows), 1)) ** 0.5, SMALLEST, LARGEST))
+    for done, (row, pixels) in enumerate(zip(rows, shown(samples.inputs, rows, side), strict=True)):
         on_progress("pictures", done, len(rows))
-        pixels = np.asarray(samples.inputs[row]).transpose(1, 2, 0)
-        image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels, MODES[pixels.shape[2]])
-        out[row] = {"picture": picture(to_square(image, side, pixels.shape[2]))}
+        out[row] = {"picture": "" if pixels is None else picture(pixels)}
     return out
 
 

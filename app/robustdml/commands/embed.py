@@ -10,7 +10,7 @@ import numpy as np
 from robustdml.arrays import Array
 from robustdml.cache import check_writable
 from robustdml.command_line import path, say_left_out
-from robustdml.commands.columns import add_column_arguments, columns_of
+from robustdml.commands.reading import add_reading_arguments, columns_of
 from robustdml.data.features import TEST, TRAIN
 from robustdml.errors import UsageError, expanded
 from robustdml.networks.preparation import resolve_device
@@ -33,7 +33,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, help="samples at a time")
     parser.add_argument("--skip-broken", action="store_true", help="leave out images that cannot be read")
-    add_column_arguments(parser)
+    add_reading_arguments(parser)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
 
 

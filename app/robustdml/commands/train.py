@@ -10,6 +10,7 @@ from rich.table import Table
 
 from robustdml.cache import write_text
 from robustdml.command_line import duration, is_off, path, say_left_out
+from robustdml.commands.reading import add_cache_argument
 from robustdml.data import RetrievalData, load_data
 from robustdml.data.lists import Columns
 from robustdml.data.named import NAMED
@@ -17,6 +18,7 @@ from robustdml.errors import UsageError
 from robustdml.evaluation import untouched_title
 from robustdml.methods import METHODS
 from robustdml.networks.backbones.choice import check_installed, default_image_size
+from robustdml.networks.preparation import reading_for, resolve_device
 from robustdml.noise import with_wrong_labels
 from robustdml.options import Setting
 from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar
@@ -54,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"settings, such as OUT/{CONFIG_FILE}; options override them (default: with --resume those of --out)",
     )
+    add_cache_argument(run_options)
     headings: dict[str, argparse._ArgumentGroup] = {}
     for setting in all_settings().values():
         if setting.heading not in headings:
@@ -133,7 +136,10 @@ def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
     size = default_image_size(config.backbone) if chosen.image_size is None else chosen.image_size
     how = {name: getattr(chosen, name) for name in ("test_fraction", "split_seed", "skip_broken")}
     columns = Columns(chosen.path_column, chosen.label_column, chosen.split_column)
-    data = load_data(chosen.data, image_size=size, columns=columns, on_progress=on_progress, **how)
+    reading = None
+    if chosen.data not in NAMED and not chosen.data.lower().endswith(".npz"):
+        reading = reading_for(config, size, resolve_device(settings.place.device), on_progress)
+    data = load_data(chosen.data, image_size=size, columns=columns, reading=reading, on_progress=on_progress, **how)
     return with_wrong_labels(data, chosen.noise, config.seed)
 
 

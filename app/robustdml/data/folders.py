@@ -6,19 +6,21 @@ from pathlib import Path
 
 import numpy as np
 
+from robustdml.data.contents import contents_of
 from robustdml.data.dataset import RetrievalData, Samples, divide_classes
 from robustdml.data.files import PassedOver, image_files, loose_images, visible_folders
-from robustdml.data.image_files import ImageFiles, copies_between, find_broken
+from robustdml.data.image_files import ImageFiles, copies_between
 from robustdml.data.images import check_left_out
 from robustdml.data.lists import ANY_COLUMNS, Columns, metadata_of, read_list
 from robustdml.data.parts import PARTS, TEST, TRAIN, find_parts, without_wrapper
+from robustdml.data.readings import Reading, read_images
 from robustdml.errors import UsageError, counted, few
 from robustdml.progress import OnProgress, silent
 
 
 def load_images(
     path: Path,
-    image_size: int,
+    reading: Reading,
     test_fraction: float,
     split_seed: int,
     skip_broken: bool,
@@ -26,10 +28,8 @@ def load_images(
     on_progress: OnProgress,
 ) -> RetrievalData:
     """Read a list, ``path/class/…/image``, or ``path/train/class/…`` and ``path/test/class/…`` where both exist."""
-    if image_size < 1:
-        raise UsageError(f"image_size={image_size}: expected at least 1")
     listed = listed_parts(path, columns, on_progress).values()
-    parts = [with_images(part, image_size, skip_broken, on_progress) for part in listed]
+    parts = [with_images(part, reading, skip_broken, on_progress) for part in listed]
     left_out = tuple(one for part in parts for one in (*part.loose, *part.left_out))
     notes = tuple(one for part in parts for one in part.notes)
     if len(parts) == 1:
@@ -40,17 +40,20 @@ def load_images(
         parts = [whole.subset(in_order[np.isin(whole.labels[in_order], classes)]) for classes in divided]
     train, test = parts
     if test_fraction or len(listed) > 1:
-        notes += tuple(copies_between(train.files, test.files, on_progress))
+        assert isinstance(train.inputs, ImageFiles) and isinstance(test.inputs, ImageFiles)
+        notes += tuple(copies_between(train.inputs, test.inputs))
     return RetrievalData(path.name, train, test, left_out=left_out, notes=notes)
 
 
-def with_images(samples: Samples, size: int, skip_broken: bool, on_progress: OnProgress) -> Samples:
-    """Bring images to a size; those that cannot be read are left out, or refused where none is to be skipped."""
+def with_images(samples: Samples, reading: Reading, skip_broken: bool, on_progress: OnProgress) -> Samples:
+    """Read images; those that cannot be read are left out, or refused where none is to be skipped."""
     check_left_out(len(samples), samples.left_out, (), skip_broken)
-    broken = find_broken(samples.files, on_progress)
+    images = ImageFiles(samples.files, reading.size, reading.channels, reading)
+    images.contents = contents_of(samples.files, on_progress)
+    broken = read_images(samples.files, images.contents, reading, on_progress)
     check_left_out(len(samples), samples.left_out, list(broken.values()), skip_broken)
-    kept = samples.subset(np.delete(np.arange(len(samples)), list(broken)))
-    return replace(kept, inputs=ImageFiles(kept.files, size), left_out=(*samples.left_out, *broken.values()))
+    kept = replace(samples, inputs=images).subset(np.delete(np.arange(len(samples)), list(broken)))
+    return replace(kept, left_out=(*samples.left_out, *broken.values()))
 
 
 def listed_parts(

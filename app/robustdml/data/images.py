@@ -35,6 +35,11 @@ def to_square(image: Image.Image, size: int, channels: int = 3) -> Pixels:
     return np.asarray(square.reshape(size, size, channels).transpose(2, 0, 1))
 
 
+def as_image(pixels: Pixels) -> Image.Image:
+    """Make an image of pixels, (channels, height, width)."""
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
+
+
 def _of_eight_bits(image: Image.Image, source: Image.Image) -> Image.Image:
     """On white where it is transparent, and with 8 bits a channel; Pillow would drop the one, and clip the others."""
     tags = getattr(source, "tag_v2", {})

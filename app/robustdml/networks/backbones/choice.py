@@ -141,9 +141,13 @@ def load_origin(
     if name == UNTRAINED and not config.finetune:
         raise needs_trained_backbone(data)
     channels, _, image_size = data.train.inputs.shape[1:]
-    weights = expanded(config.backbone_weights) if config.backbone_weights else None
-    backbone = load_backbone(name, channels, image_size, weights, config.augment, on_progress)
+    backbone = load_backbone(name, channels, image_size, weights_of(config), config.augment, on_progress)
     return Origin(name, backbone.to(device), data.train.inputs.shape[1:])
+
+
+def weights_of(config: TrainingConfig) -> Path | None:
+    """The file of weights that was named."""
+    return expanded(config.backbone_weights) if config.backbone_weights else None
 
 
 def needs_trained_backbone(data: RetrievalData) -> UsageError:
