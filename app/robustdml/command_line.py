@@ -1,9 +1,10 @@
 """A parser of the command line that says what may have been meant, and in one line how the command is used."""
 
 import argparse
+import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,16 @@ def duration(text: str) -> float:
 def is_off(default: object) -> bool:
     """True for defaults that help does not show: None, False and the empty text, but not 0."""
     return default is None or default is False or default == ""
+
+
+def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option that prints results as JSON."""
+    parser.add_argument("--json", action="store_true", help="print what was found or made as one object of JSON")
+
+
+def print_json(results: Mapping[str, Any]) -> None:
+    """Print results as one object of JSON."""
+    print(json.dumps(results, indent=2))
 
 
 def say_left_out(command: str, left_out: Sequence[str], notes: Sequence[str] = ()) -> None:

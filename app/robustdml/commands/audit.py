@@ -32,7 +32,7 @@ from robustdml.audit_report.page import render_page
 from robustdml.audit_report.questions import Section, ask
 from robustdml.audit_report.samples import outside_line, read_samples
 from robustdml.cache import LOCK, NAMES, sole_use, write_text
-from robustdml.command_line import path, say_left_out
+from robustdml.command_line import add_json_argument, path, print_json, say_left_out
 from robustdml.commands.reading import add_reading_arguments, columns_of
 from robustdml.config import TrainingConfig
 from robustdml.data.contents import seen
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image-size", type=int, help="side in pixels that images are brought to")
     add_reading_arguments(parser)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    add_json_argument(parser)
 
 
 def way_on(arguments: argparse.Namespace) -> str:
@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_text(out / PAGE, render_page(samples, findings, auditor, features, sections, decisions, on_progress))
     say_left_out("audit", samples.left_out, samples.notes)
     if arguments.json:
-        print(json.dumps(_as_json(out, samples, findings, auditor, sections)))
+        print_json(_as_json(out, samples, findings, auditor, sections))
         return 0
     Console().print(_summary(samples, auditor, sections, checked))
     for line in outlook(findings):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from robustdml.cache import check_writable, write_text
-from robustdml.command_line import path, say_left_out
+from robustdml.command_line import add_json_argument, path, print_json, say_left_out
 from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, embed_source, open_model, same_source
 from robustdml.data.image_files import shown
 from robustdml.errors import UsageError, counted, in_one_line
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-k", type=int, default=8, help="how many to find")
     parser.add_argument("--out", type=path, default=Path("search"), help=f"folder for {PAGE} and {FOUND}")
+    add_json_argument(parser)
     add_embedding_arguments(parser)
 
 
@@ -85,6 +86,10 @@ def run(arguments: argparse.Namespace) -> int:
         write_text(out / PAGE, page(title, "\n".join(sections)))
     left_out = list(dict.fromkeys([*queries.samples.left_out, *gallery.samples.left_out]))
     say_left_out("search", left_out, [*queries.samples.notes, *gallery.samples.notes])
+    if arguments.json:
+        files = {"page": str(out / PAGE), "file": str(out / FOUND)}
+        print_json({"queries": listed, "gallery_samples": len(others), "left_out": left_out, **files})
+        return 0
     print(f"{out / PAGE}: {counted(len(listed), 'query', 'queries')} in {counted(len(others), 'sample')}")
     return 0
 

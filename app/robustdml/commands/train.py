@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from robustdml.cache import write_text
-from robustdml.command_line import duration, is_off, path, say_left_out
+from robustdml.command_line import add_json_argument, duration, is_off, path, print_json, say_left_out
 from robustdml.commands.reading import add_cache_argument
 from robustdml.data import RetrievalData, load_data
 from robustdml.data.lists import Columns
@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"settings, such as OUT/{CONFIG_FILE}; options override them (default: with --resume those of --out)",
     )
     add_cache_argument(run_options)
+    add_json_argument(parser)
     headings: dict[str, argparse._ArgumentGroup] = {}
     for setting in all_settings().values():
         if setting.heading not in headings:
@@ -96,7 +97,11 @@ def run(arguments: argparse.Namespace) -> int:
             check_folder(out, arguments.resume)
         result = _train(settings, arguments, world)
     if world.leads:
-        _print(result, out)
+        if arguments.json:
+            files = {"report": str(out / REPORT), "model": str(out / MODEL_FILE)}
+            print_json({**result.summary, "left_out": list(result.left_out), "notes": list(result.notes), **files})
+        else:
+            _print(result, out)
         say_left_out("train", result.left_out, result.notes)
     return 0
 

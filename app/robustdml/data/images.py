@@ -1,11 +1,13 @@
 """Images of any kind and size, brought to the small square that a network takes; they may come from strangers."""
 
 import os
+import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from robustdml.arrays import Pixels
-from robustdml.errors import UsageError, counted, few, reason_of
+from robustdml.errors import UsageError, counted, few, in_one_line, reason_of
 
 MODES = {1: "L", 3: "RGB"}
 # Kinds by what is in the file, whatever its name says. Pillow knows more, of which some start other programs.
@@ -25,6 +27,26 @@ _MISSING = "No such file"
 _BITS, _SHOWS, _PLANES = 258, 262, 284
 _WHITE_IS_ZERO, _SEPARATE = 0, 2
 _one_large = threading.Lock()
+# The file that a thread decodes, for warnings of Pillow, which name none.
+_now = threading.local()
+
+
+@contextmanager
+def warnings_with_files() -> Iterator[None]:
+    """Print warnings of Pillow with the file that they are about."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        if (file := getattr(_now, "file", None)) is None:
+            usual(message, category, *where)
+        else:
+            print(
+                f"robustdml: {in_one_line(str(file))}: {in_one_line(' '.join(str(message).split()))}", file=sys.stderr
+            )
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def to_square(image: Image.Image, size: int, channels: int = 3) -> Pixels:
@@ -62,6 +84,7 @@ def _of_eight_bits(image: Image.Image, source: Image.Image) -> Image.Image:
 
 def decode(file: Path, size: int, channels: int = 3) -> Pixels | str:
     """Read an image as `to_square` has it."""
+    _now.file = file
     try:
         if not file.is_file():
             return f"{file} ({'not a file' if file.exists() else _why_missing(str(file))})"
@@ -76,6 +99,8 @@ def decode(file: Path, size: int, channels: int = 3) -> Pixels | str:
         return f"{file} ({'cannot identify image file' if file.stat().st_size else 'empty, 0 bytes'})"
     except Exception as error:  # A damaged image makes Pillow raise nearly anything, a struct.error for one.
         return f"{file} ({reason_of(error)})"
+    finally:
+        _now.file = None
 
 
 def _why_missing(file: str) -> str:
