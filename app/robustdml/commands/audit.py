@@ -38,6 +38,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data.contents import seen
 from robustdml.data.dataset import Samples
 from robustdml.data.folders import with_images
+from robustdml.data.joined import FEATURES_TEXT, with_features
 from robustdml.data.load import expected_data
 from robustdml.errors import UsageError, counted, few, in_one_line
 from robustdml.networks.backbones.choice import check_installed, default_image_size
@@ -76,6 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--finetune", action="store_true", help="train the backbone as well")
     parser.add_argument("--image-size", type=int, help="side in pixels that images are brought to")
     add_reading_arguments(parser)
+    parser.add_argument("--features", default="", metavar="FILE", help=FEATURES_TEXT)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
     add_json_argument(parser)
 
@@ -96,6 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
         on_progress("reading data", 0, 0)
         samples = read_samples(arguments.data, columns_of(arguments), on_progress)
         _check_classes(samples)
+        if arguments.features:
+            samples = with_features(samples, arguments.features, True)
+            _check_classes(samples)
         if (outside := outside_line(samples)) is not None:
             print(f"robustdml audit: {in_one_line(outside)}", file=sys.stderr)
         _take_up(out, samples, config, arguments)

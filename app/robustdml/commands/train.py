@@ -10,9 +10,8 @@ from rich.table import Table
 
 from robustdml.cache import write_text
 from robustdml.command_line import add_json_argument, duration, is_off, path, print_json, say_left_out
-from robustdml.commands.reading import add_cache_argument
+from robustdml.commands.reading import add_cache_argument, columns_of
 from robustdml.data import RetrievalData, load_data
-from robustdml.data.lists import Columns
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
 from robustdml.evaluation import untouched_title
@@ -136,13 +135,14 @@ def _train(settings: RunSettings, arguments: argparse.Namespace, world: World) -
 def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
     """Load the data, and make training labels wrong if the settings say so."""
     config, chosen = settings.config, settings.data
-    if chosen.data not in NAMED and not chosen.data.lower().endswith(".npz"):
+    of_images = chosen.data not in NAMED and not chosen.data.lower().endswith(".npz") and not chosen.features
+    if of_images:
         check_installed(config.backbone, config.backbone_weights)
     size = default_image_size(config.backbone) if chosen.image_size is None else chosen.image_size
-    how = {name: getattr(chosen, name) for name in ("test_fraction", "split_seed", "skip_broken")}
-    columns = Columns(chosen.path_column, chosen.label_column, chosen.split_column)
+    how = {name: getattr(chosen, name) for name in ("test_fraction", "split_seed", "skip_broken", "features")}
+    columns = columns_of(chosen)
     reading = None
-    if chosen.data not in NAMED and not chosen.data.lower().endswith(".npz"):
+    if of_images:
         reading = reading_for(config, size, resolve_device(settings.place.device), on_progress)
     data = load_data(chosen.data, image_size=size, columns=columns, reading=reading, on_progress=on_progress, **how)
     return with_wrong_labels(data, chosen.noise, config.seed)

@@ -1,5 +1,6 @@
 """Images in class folders."""
 
+import os
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -7,10 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from robustdml.data.contents import contents_of
-from robustdml.data.dataset import RetrievalData, Samples, divide_classes
+from robustdml.data.dataset import RetrievalData, Samples, divide_classes, numbered
 from robustdml.data.files import PassedOver, image_files, loose_images, visible_folders
 from robustdml.data.image_files import ImageFiles, copies_between
 from robustdml.data.images import check_left_out
+from robustdml.data.joined import with_features
 from robustdml.data.lists import ANY_COLUMNS, Columns, metadata_of, read_list
 from robustdml.data.parts import PARTS, TEST, TRAIN, find_parts, without_wrapper
 from robustdml.data.readings import Reading, read_images
@@ -25,11 +27,15 @@ def load_images(
     split_seed: int,
     skip_broken: bool,
     columns: Columns,
+    features: str,
     on_progress: OnProgress,
 ) -> RetrievalData:
     """Read a list, ``path/class/…/image``, or ``path/train/class/…`` and ``path/test/class/…`` where both exist."""
     listed = listed_parts(path, columns, on_progress).values()
-    parts = [with_images(part, reading, skip_broken, on_progress) for part in listed]
+    if features:
+        parts = [with_features(part, features, skip_broken) for part in listed]
+    else:
+        parts = [with_images(part, reading, skip_broken, on_progress) for part in listed]
     left_out = tuple(one for part in parts for one in (*part.loose, *part.left_out))
     notes = tuple(one for part in parts for one in part.notes)
     if len(parts) == 1:
@@ -40,7 +46,6 @@ def load_images(
         parts = [whole.subset(in_order[np.isin(whole.labels[in_order], classes)]) for classes in divided]
     train, test = parts
     if test_fraction or len(listed) > 1:
-        assert isinstance(train.inputs, ImageFiles) and isinstance(test.inputs, ImageFiles)
         notes += tuple(copies_between(train.inputs, test.inputs))
     return RetrievalData(path.name, train, test, left_out=left_out, notes=notes)
 
@@ -67,6 +72,8 @@ def listed_parts(
         first = {"left_out": listed.left_out, "notes": listed.notes}
         kept = {part: first if part != TEST else {"left_out": (), "notes": ()} for part in parts}
         return {part: replace(one, **kept[part]) for part, one in parts.items()} or {"": listed}
+    if columns.pattern:
+        return {"": _labelled_by_pattern(path, columns)}
     root = without_wrapper(path)
     if folders := find_parts(root, visible_folders(root)):
         parts = {part: folder_images(folder, columns, on_progress, need_labels) for part, folder in folders.items()}
@@ -74,6 +81,25 @@ def listed_parts(
         loose = (*parts[TRAIN].loose, *(f"{one} (beside train and test)" for one in sorted(beside)))
         return {**parts, TRAIN: replace(parts[TRAIN], loose=loose)}
     return {"": folder_images(path, columns, on_progress, need_labels)}
+
+
+def _labelled_by_pattern(folder: Path, columns: Columns) -> Samples:
+    """List the images of a folder, at any depth, whose paths in it have a label."""
+    passed = PassedOver()
+    found = image_files(folder, passed)
+    labels = [unicodedata.normalize("NFC", columns.label_in(os.path.relpath(file, folder))) for file in found]
+    files = [file for file, label in zip(found, labels, strict=True) if label]
+    if not files:
+        first = f", such as {found[0].relative_to(folder)}" if found else ""
+        raise UsageError(f"{folder}: none of {counted(len(found), 'image')} has a label by {columns.pattern!r}{first}")
+    return Samples(
+        ImageFiles(files),
+        *numbered([label for label in labels if label]),
+        [str(file.absolute()) for file in files],
+        source=str(folder),
+        loose=tuple(f"{file} (no label)" for file, label in zip(found, labels, strict=True) if not label),
+        notes=tuple(passed.notes()),
+    )
 
 
 def folder_images(

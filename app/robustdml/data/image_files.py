@@ -72,8 +72,10 @@ def batches_of(inputs: Inputs, chosen: Iterable[slice | Rows]) -> Iterator[Array
     return inputs.batches(chosen) if isinstance(inputs, ImageFiles) else (inputs[key] for key in chosen)
 
 
-def copies_between(train: ImageFiles, test: ImageFiles) -> list[str]:
-    """Say which test images are copies of training images, byte for byte."""
+def copies_between(train: Inputs, test: Inputs) -> list[str]:
+    """Say which test images are copies of training images, byte for byte; none of arrays."""
+    if not isinstance(train, ImageFiles) or not isinstance(test, ImageFiles):
+        return []
     files = dict(zip(train.contents.tolist()[::-1], train.files[::-1], strict=True))
     pairs = zip(test.files, test.contents.tolist(), strict=True)
     found = [f"{file} (of {files[content]})" for file, content in pairs if content in files]

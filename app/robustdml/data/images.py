@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -36,13 +37,19 @@ def warnings_with_files() -> Iterator[None]:
     """Print warnings of Pillow with the file that they are about."""
     usual = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
-        if (file := getattr(_now, "file", None)) is None:
-            usual(message, category, *where)
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if (image := getattr(_now, "file", None)) is None:
+            usual(message, category, filename, lineno, file, line)
         else:
-            print(
-                f"robustdml: {in_one_line(str(file))}: {in_one_line(' '.join(str(message).split()))}", file=sys.stderr
-            )
+            told = " ".join(str(message).split())
+            print(f"robustdml: {in_one_line(f'{image}: {told}')}", file=sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

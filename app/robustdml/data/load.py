@@ -45,6 +45,7 @@ def load_data(
     skip_broken: bool = False,
     columns: Columns = ANY_COLUMNS,
     reading: Reading | None = None,
+    features: str = "",
     on_progress: OnProgress = silent,
 ) -> RetrievalData:
     """Load data by name (`robustdml.data.named.NAMED`) or path: a folder or list of images, or a file of features.
@@ -55,7 +56,8 @@ def load_data(
     `RetrievalData.left_out` names them. `RetrievalData.notes` says what was passed over, and which test images are
     copies of training images. `columns` names the columns of a list that are called otherwise than `path`, `label` and
     `split`. With `reading` images are read through a network as well, for a run that takes its features; see
-    `robustdml.networks.preparation.reading_for`. A source that cannot be read raises `UsageError`.
+    `robustdml.networks.preparation.reading_for`; with `features`, a table, they are joined to features of another tool
+    by their paths, and not decoded. A source that cannot be read raises `UsageError`.
 
     Examples
     --------
@@ -64,6 +66,8 @@ def load_data(
     """
     if not 0 <= test_fraction < 1:
         raise UsageError(f"test_fraction={test_fraction}: expected a share of the classes from 0 to less than 1")
+    if features and (source in NAMED or source.lower().endswith(".npz")):
+        raise UsageError(f"features {features}: data {source!r} has no files of images that they could be joined to")
     if source in NAMED:
         return NAMED[source].load()
     path = existing(source, expected_data())
@@ -71,7 +75,7 @@ def load_data(
         if image_size < 1:
             raise UsageError(f"image_size={image_size}: expected at least 1")
         reading = reading or Reading(image_size)
-        return load_images(path, reading, test_fraction, split_seed, skip_broken, columns, on_progress)
+        return load_images(path, reading, test_fraction, split_seed, skip_broken, columns, features, on_progress)
     if path.suffix.lower() != ".npz":
         raise UsageError(f"data {source!r}: a file of another kind; expected {expected_data()}")
     return load_features(path, test_fraction=test_fraction, split_seed=split_seed)

@@ -52,7 +52,7 @@ def find_samples(source: str, card: ModelCard, columns: Columns = ANY_COLUMNS) -
     passed = PassedOver()
     loose = loose_images(path, PassedOver()) if path.is_dir() else []
     # Beside class folders a few images that lie about take no labels away.
-    if loose and loose == image_files(path, passed) and not metadata_of(path):
+    if loose and loose == image_files(path, passed) and not (columns.pattern or metadata_of(path)):
         return {TRAIN: replace(_without_labels(path, loose), notes=tuple(passed.notes()))}
     parts = listed_parts(path, columns, need_labels=False)
     return {TEST if part == "test" else TRAIN: one for part, one in parts.items()}

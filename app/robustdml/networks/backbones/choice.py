@@ -21,6 +21,7 @@ from robustdml.networks.backbones.photographs import (
     make_efficientnet,
     require_efficientnet,
 )
+from robustdml.networks.backbones.programs import is_program, load_program
 from robustdml.networks.backbones.timm_models import PREFIX, load_timm, make_timm, timm_image_size
 from robustdml.networks.models import SmallCNN
 from robustdml.networks.pretraining import load_pretrained_cnn, pretrained
@@ -41,8 +42,8 @@ def check_installed(name: str, weights: str) -> None:
 
 
 def is_own_code(name: str) -> bool:
-    """Tell whether a name means code of the user's own, ``package.module:factory``."""
-    return ":" in name and not name.startswith(PREFIX)
+    """Tell whether a name means code of the user's own: ``package.module:factory``, a file of it, or a program."""
+    return (":" in name and not name.startswith(PREFIX)) or is_program(name)
 
 
 def load_backbone(
@@ -76,9 +77,12 @@ def make_backbone(name: str, channels: int, image_size: int) -> nn.Module:
         return make_efficientnet(image_size)
     if name.startswith(PREFIX):
         return make_timm(name)
+    if is_program(name):
+        return load_program(expanded(name))
     if is_own_code(name):
         return import_backbone(name)
-    raise UsageError(f"backbone {name!r}: expected {EFFICIENTNET}, {PREFIX}NAME, package.module:factory or {UNTRAINED}")
+    expected = f"{EFFICIENTNET}, {PREFIX}NAME, package.module:factory, FILE.py:factory, FILE.pt2 or {UNTRAINED}"
+    raise UsageError(f"backbone {name!r}: expected {expected}")
 
 
 def _check_channels(name: str, channels: int) -> None:
@@ -91,17 +95,23 @@ def _check_channels(name: str, channels: int) -> None:
 
 
 def import_backbone(path: str) -> nn.Module:
-    """Make a backbone of the user's own: ``package.module:factory``, called without arguments."""
-    module_name, _, factory_name = path.partition(":")
+    """Make a backbone of the user's own, ``package.module:factory`` or ``FILE.py:factory``, without arguments."""
+    module_name, _, factory_name = path.rpartition(":")
     if not module_name or not factory_name:
-        raise UsageError(f"backbone {path!r}: expected package.module:factory")
-    sys.path.insert(0, "")
+        raise UsageError(f"backbone {path!r}: expected package.module:factory or FILE.py:factory")
+    file = expanded(module_name)
+    # What a file imports may lie beside it.
+    folder = str(file.absolute().parent) if file.suffix == ".py" else ""
+    sys.path.insert(0, folder)
     try:
-        factory: Callable[[], object] = getattr(importlib.import_module(module_name), factory_name)
+        module = importlib.import_module(file.stem if folder else module_name)
+        if folder and Path(str(module.__file__)).resolve() != file.resolve():
+            raise ImportError(f"{module.__file__} has the same name; rename the file")
+        factory: Callable[[], object] = getattr(module, factory_name)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"backbone {path!r}: {error}") from error
     finally:
-        sys.path.remove("")
+        sys.path.remove(folder)
     expected = "expected a function without arguments that returns a torch.nn.Module"
     if isinstance(factory, nn.Module) or not callable(factory):
         raise UsageError(f"backbone {path!r}: it is a {type(factory).__name__}; {expected}")
