@@ -23,6 +23,7 @@ COMMANDS = {
     "evaluate": ("robustdml.commands.evaluate", "retrieval and verification by a trained network on other data"),
     "search": ("robustdml.commands.search", "the most similar images of a gallery, as a page and as JSON"),
     "export": ("robustdml.commands.export", "a trained network as a program of torch.export or as an ONNX file"),
+    "duplicates": ("robustdml.commands.duplicates", "find images of a folder that are copies, and remove them"),
     "audit": ("robustdml.commands.audit", "find the wrong labels of images of a folder or list, or of features"),
     "apply": ("robustdml.commands.apply", "a data set without the wrong labels that an audit has found"),
 }

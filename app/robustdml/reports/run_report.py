@@ -12,6 +12,7 @@ from robustdml.errors import counted
 from robustdml.evaluation import JUDGED, untouched_title
 from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
+from robustdml.reports.embedding_map import embedding_map
 from robustdml.reports.html import figure, left_out_line, page, picture, searched, table
 from robustdml.reports.run_plots import curve
 from robustdml.retrieval import METRICS
@@ -72,6 +73,7 @@ def render_run(result: TrainingResult, data: RetrievalData) -> str:
         *curves,
         *_retrieved(result, data),
         *_doubtful(result, data),
+        embedding_map(result.embeddings, data.test.labels[result.mapped], data.test.class_names),
     ]
     return page(f"robustdml_ops: {title}", "\n".join(sections) + "\n")
 
