@@ -3,6 +3,8 @@
 import os
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -152,6 +154,20 @@ def test_the_packs_that_were_used_longest_ago_are_deleted(drawn, own_cache, monk
     monkeypatch.setenv(readings.VARIABLE, "much")
     with pytest.raises(UsageError, match="ROBUSTDML_CACHE_GB='much': expected a number of gigabytes, such as 10"):
         read(files[:10], Reading(9))
+
+
+def test_two_processes_share_them(drawn, own_cache):
+    """The second one waits for the first, and reads nothing."""
+    code = (
+        "import sys; from pathlib import Path; from robustdml.data.contents import contents_of\n"
+        "from robustdml.data.readings import Reading, read_images, what_is_kept\n"
+        "files = sorted(Path(sys.argv[1]).rglob('*.png'))\n"
+        "slow = lambda what, done, total: __import__('time').sleep(0.05)\n"
+        "read_images(files, contents_of(files), Reading(32, batch=20), slow); print(what_is_kept())"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", code, drawn], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = sorted(one.communicate(timeout=120)[0].partition(" in ")[0] for one in both)
+    assert said == [f"0 images read, and {COUNT} found", f"{COUNT} images read, and 0 found"]
 
 
 def test_a_damaged_pack_is_named(drawn, own_cache):
