@@ -14,7 +14,7 @@ from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import listed_hinge
 from robustdml_ops.losses.peer.package import SubLosses, peer_reducers, reducer_of
 from robustdml_ops.ops import PairHinge, pair_hinge, pair_hinge_sum
-from robustdml_ops.ops.pairs import hinge_numbers
+from robustdml_ops.ops.pairs import hinge_options
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 from robustdml_ops.ops.pairs.plan import PairFormula
 
@@ -89,7 +89,7 @@ class ContrastiveLoss(PairFamilyLoss):
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
         settings, scale = self._settings()
-        return PairFormula("pair_hinge", hinge_numbers(**settings), "terms", (1 / scale, 1 / scale))
+        return PairFormula(hinge_options(**settings), "terms", (1 / scale, 1 / scale))
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         reducers = [reducer_of(self.reducer, name) for name in self.parts]

@@ -10,7 +10,7 @@ from robustdml_ops.engine.validation import check_choice, check_finite_numbers
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
-from robustdml_ops.ops.pairs import hinge_numbers
+from robustdml_ops.ops.pairs import hinge_options
 from robustdml_ops.ops.pairs.plan import BatchAndBankPlan, PairFormula, alone
 
 
@@ -88,8 +88,8 @@ class MemoryContrastiveLoss(PairFamilyLoss):
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
         whole_batch = self.variant == "authors" and tensors[1] is not None
-        numbers = hinge_numbers(**self._numbers(), distance="cosine")
-        return PairFormula("pair_hinge", numbers, "samples" if whole_batch else "present", (1.0, 1.0))
+        options = hinge_options(**self._numbers(), distance="cosine")
+        return PairFormula(options, "samples" if whole_batch else "present", (1.0, 1.0))
 
     def _refuse(self, inputs: LossInputs) -> None:
         if inputs.indices_tuple is not None:

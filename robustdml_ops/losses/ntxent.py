@@ -14,6 +14,7 @@ from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import labelled_nt_xent, listed_nt_xent
 from robustdml_ops.losses.peer.package import SubLosses
+from robustdml_ops.ops.pairs.backends import ContrastOptions
 from robustdml_ops.ops.pairs.plan import PairFormula
 
 
@@ -70,7 +71,7 @@ class NTXentLoss(ContrastFamilyLoss):
         return self.shards.sum_over_processes(here).clamp(min=1)
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
-        return PairFormula("pair_contrast", {}, "pairs", form=self.form, scale=self._scale())
+        return PairFormula(ContrastOptions(self.form), "pairs", scale=self._scale())
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)

@@ -15,6 +15,7 @@ from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import listed_supcon
 from robustdml_ops.losses.peer.package import SubLosses, of_each
+from robustdml_ops.ops.pairs.backends import ContrastOptions
 from robustdml_ops.ops.pairs.plan import PairFormula
 
 
@@ -88,7 +89,7 @@ class SupConLoss(ContrastFamilyLoss):
         return both.amax() > both.masked_fill(both == ABSENT, torch.iinfo(both.dtype).max).amin()
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
-        return PairFormula("pair_contrast", {}, "above", form=self.form, scale=self._scale())
+        return PairFormula(ContrastOptions(self.form), "above", scale=self._scale())
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)

@@ -103,17 +103,17 @@ def load_parts(
 def pair_lse(
     S,  # (c, m) compute dtype, contiguous, in: cosines
     dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
-    labels,  # (c,) int64, in
+    labels,  # (n,) int64, in
     candidate_labels,  # (m,) int64, in
     candidate_weights,  # (m,) compute dtype, in; None: none
-    upstream_positive,  # (c,) or () compute dtype, in: dL/dpositive; None: no gradients wanted
-    upstream_negative,  # (c,) or () compute dtype, in
-    lse_positive,  # (c,) compute dtype, out
-    lse_negative,  # (c,) compute dtype, out
+    upstream_positive,  # (n,) or () compute dtype, in: dL/dpositive; None: no gradients wanted
+    upstream_negative,  # (n,) or () compute dtype, in
+    lse_positive,  # (n,) compute dtype, out
+    lse_negative,  # (n,) compute dtype, out
     partials,  # (8, parts, c) compute dtype, in/out: extrema, sums, weights, counts of each part; None: one part
     c,  # anchors of the chunk, in
     m,  # candidates, in
-    first,  # anchor of the first row, in
+    first,  # anchor of the first row, in: the vectors (n,) have all of them
     parts,  # in which candidates are taken, in
     per_part,  # candidates of a part, in
     upstream_positive_stride,  # in elements, in; 0: one value for all anchors
@@ -138,7 +138,7 @@ def pair_lse(
     part = tl.program_id(1)
     begin = part * per_part
     end = tl.minimum(begin + per_part, m)
-    label = tl.load(labels + rows, mask=inside, other=ABSENT)
+    label = tl.load(labels + places, mask=inside, other=ABSENT)
     dtype: tl.constexpr = S.dtype.element_ty
     alpha, beta = in_type(alpha, dtype), in_type(beta, dtype)
     base, epsilon = in_type(base, dtype), in_type(epsilon, dtype)
@@ -223,14 +223,14 @@ def pair_lse(
         if STAGE != "sums":
             first_slice = rows + part.to(tl.int64) * c < c  # the first slice alone stores
             tl.store(
-                lse_positive + rows, mean_positive * log_one_plus_sum(max_positive, total_positive), mask=first_slice
+                lse_positive + places, mean_positive * log_one_plus_sum(max_positive, total_positive), mask=first_slice
             )
             tl.store(
-                lse_negative + rows, mean_negative * log_one_plus_sum(max_negative, total_negative), mask=first_slice
+                lse_negative + places, mean_negative * log_one_plus_sum(max_negative, total_negative), mask=first_slice
             )
             if upstream_positive is not None:
-                factor_positive = tl.load(upstream_positive + rows * upstream_positive_stride, mask=inside, other=0.0)
-                factor_negative = tl.load(upstream_negative + rows * upstream_negative_stride, mask=inside, other=0.0)
+                factor_positive = tl.load(upstream_positive + places * upstream_positive_stride, mask=inside, other=0.0)
+                factor_negative = tl.load(upstream_negative + places * upstream_negative_stride, mask=inside, other=0.0)
                 factor_positive *= -alpha * mean_positive / one_plus_sum(max_positive, total_positive)
                 factor_negative *= beta * mean_negative / one_plus_sum(max_negative, total_negative)
                 for start in range(begin, end, BLOCK_M):

@@ -1,7 +1,7 @@
 """The plan of a step of a loss on pairs: on the CPU one native call, from embeddings to the loss and all gradients."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.dispatch import choose
 from robustdml_ops.engine.plan import Plan, Results, native_weights_serve
-from robustdml_ops.ops.pairs.native import STRUCTS, WAYS, native_shape
-from robustdml_ops.ops.pairs.problem import FORMS, Arithmetic, DistanceLimits, lse_fields
+from robustdml_ops.ops.pairs.backends import Arithmetic, ContrastOptions, DistanceLimits, PairOptions
+from robustdml_ops.ops.pairs.compiled_backends import WAYS, native_numbers, native_problem, native_shape
 from robustdml_ops.ops.pairs.sweep import BACKENDS, way_of
 
 # Places in the enumeration Divisor of csrc/pairs/cpu_step.h.
@@ -29,11 +29,9 @@ _FILLED = {
 class PairFormula:
     """A loss of the sums of pairs: L = 1/N Σ_i w_i (positive_i / divisors[0] + negative_i / divisors[1])."""
 
-    kind: str  # of the sums: "pair_lse", "pair_hinge" or "pair_contrast"
-    numbers: Mapping[str, Any]  # margins and offsets of a hinge; alpha, beta, base, epsilon or None of log-sum-exps
+    options: PairOptions  # of the sums
     N: str = "present"  # all "samples", those "present", "terms" of each side, losses "above" 0, or positive "pairs"
     divisors: tuple[float, float] = (1.0, math.inf)
-    form: str = ""  # of a contrast, as in PairContrastProblem
     scale: float = 0.0  # of a contrast's cosines; 0: a parameter
     candidate_weights: bool = False  # w are the weights of the candidates, too
     absent_zero_weights: bool = True  # a sample of weight 0 is in no set
@@ -116,17 +114,17 @@ def pair_plan(
     if torch.is_autocast_enabled("cpu") or module.matrix_product(dtype) == 0:
         return None
     arithmetic = Arithmetic(choose(BACKENDS, backend, X.device, dtype), dtype, dtype)
-    way = way_of(X, candidates, arithmetic, formula.kind, formula.form)
+    way = way_of(X, candidates, arithmetic, formula.options)
     if not arithmetic.backend.has_lanes or way not in WAYS:
         return None
-    suffix, addresses = module.SUFFIX[dtype], dict.fromkeys(_FILLED[formula.kind], 0)
+    suffix, addresses = module.SUFFIX[dtype], dict.fromkeys(_FILLED[formula.options.kind], 0)
     settings = module.library.PairFormula(
         divisor=_DIVISORS.index(formula.N),
         positive_divisor=formula.divisors[0],
         negative_divisor=formula.divisors[1],
         scale=formula.scale,
         itself=itself,
-        both_sides=formula.form == "both",
+        both_sides=formula.options == ContrastOptions("both"),
         bool_weights=weights is not None and weights.dtype == torch.bool,
         candidate_weights=formula.candidate_weights and weights is not None,
         absent_zero_weights=formula.absent_zero_weights,
@@ -134,21 +132,14 @@ def pair_plan(
         ignored=formula.ignored or 0,
     )
     shape = native_shape(way, X, X if candidates is None else candidates, dtype, formula.N == "terms")
-    problem = getattr(module.library, f"{STRUCTS[formula.kind]}_{suffix}")(**_numbers(formula, m, dtype), **addresses)
+    numbers = native_numbers(formula.options.arguments(m, dtype))
+    if formula.options.euclidean:
+        numbers |= DistanceLimits.exact(dtype)._asdict()
+    problem = native_problem(formula.options, dtype, {**numbers, **addresses})
     graded = torch.is_grad_enabled()
     wanted = tuple(graded and tensor is not None and tensor.requires_grad for tensor in tensors[:4])
-    call = getattr(module.library, f"{formula.kind}_step_{suffix}")
+    call = getattr(module.library, f"{formula.options.kind}_step_{suffix}")
     return PairPlan(wanted, formula, way, (n, m, D), call, (shape, settings, problem), general)
-
-
-def _numbers(formula: PairFormula, m: int, dtype: torch.dtype) -> dict[str, Any]:
-    """Numbers of the native problem over ``m`` candidates."""
-    given = formula.numbers
-    if formula.kind == "pair_contrast":
-        return {"form": FORMS.index("outside" if formula.form == "both" else formula.form)}
-    if formula.kind == "pair_hinge":
-        return {**given, **(DistanceLimits.exact(dtype)._asdict() if given["euclidean"] else {})}
-    return lse_fields(**given, m=m, dtype=dtype)
 
 
 def _are_read(*tensors: Any) -> bool:
