@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -168,6 +169,32 @@ def test_two_processes_share_them(drawn, own_cache):
     both = [subprocess.Popen([sys.executable, "-c", code, drawn], stdout=subprocess.PIPE, text=True) for _ in range(2)]
     said = sorted(one.communicate(timeout=120)[0].partition(" in ")[0] for one in both)
     assert said == [f"0 images read, and {COUNT} found", f"{COUNT} images read, and 0 found"]
+
+
+def test_what_cannot_be_read_now_may_be_read_later(drawn, own_cache, monkeypatch):
+    """Neither size nor time of a file says that the user may read it now."""
+    files, opened = sorted(drawn.rglob("*.png"))[:5], Path.open
+
+    def denied(self, *rest):
+        if self == files[2]:
+            raise PermissionError(13, "Permission denied", str(self))
+        return opened(self, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", denied)
+        contents = contents_of(files)
+    assert contents.tolist().count(b"") == 1
+    assert read_images(files, contents, Reading(SIDE), silent) == {2: f"{files[2]} (it could not be read at first)"}
+    assert read(files) == {} and b"" not in contents_of(files).tolist()
+
+
+def test_features_that_another_process_deletes_are_missed(drawn):
+    files = sorted(drawn.rglob("*.png"))[:5]
+    reading = reading_of("small", small(), (3, SIDE, SIDE), CPU)
+    read(files, reading)
+    shutil.rmtree(reading.folder)
+    with pytest.raises(UsageError, match="deleted meanwhile; give the command again"):
+        Kept(contents_of(files), reading).features()
 
 
 def test_a_damaged_pack_is_named(drawn, own_cache):

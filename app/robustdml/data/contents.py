@@ -27,8 +27,9 @@ def contents_of(files: Sequence[Path], on_progress: OnProgress = silent) -> Cont
         for block in blocks(len(files), 1024):
             on_progress("looking for copies", block.start, len(files))
             found[block] = list(pool.map(_content_of, files[block]))
-    make_private(path.parent)
-    write_checked(path, lambda file: np.save(file, found))
+    if (found != b"").all():  # Rights may be given later, which neither size nor time tells.
+        make_private(path.parent)
+        write_checked(path, lambda file: np.save(file, found))
     return found
 
 

@@ -94,16 +94,19 @@ class Kept:
         return out
 
     def features(self) -> Floats:
-        """What the network made, float16 or float32, (N, F); 0 of images that were not read."""
+        """What the network made of images that were all read, float16 or float32, (N, F)."""
         out = np.zeros((self.count, 0), np.float16)
+        done = np.zeros(self.count, bool)
         for rows, places, arrays in self.found("features"):
-            made = arrays["features"]
+            made, done[rows] = arrays["features"], True
             if not out.shape[1] or out.dtype != np.result_type(out, made):
                 wider = _room((self.count, made.shape[1]), np.result_type(out, made))
                 if out.shape[1]:
                     wider[:] = out
                 out = wider
             out[rows] = made[places]
+        if done.sum() < len(self._unique):
+            raise UsageError(f"{self.folder}: what was kept there has been deleted meanwhile; give the command again")
         self.spread(out)
         return out
 
@@ -195,10 +198,16 @@ class _Pending:
         decoded = read_ahead(files, batches, reading.size, reading.channels)
         for number, (batch, images) in enumerate(zip(batches, decoded, strict=True)):
             on_progress("features" if reading.apply else "checking images", number * reading.batch, len(rows))
-            broken |= {row: one for row, one in zip(batch, images, strict=True) if isinstance(one, str)}
-            pixels = [one for one in images if not isinstance(one, str)]
-            if pixels:
-                self.add([contents[row] for row in batch if row not in broken], np.stack(pixels))
+            read: list[tuple[bytes, Pixels]] = []
+            for row, one in zip(batch, images, strict=True):
+                if isinstance(one, str):
+                    broken[row] = one
+                elif contents[row] == b"":
+                    broken[row] = f"{files[row]} (it could not be read at first)"
+                else:
+                    read.append((contents[row], one))
+            if read:
+                self.add([key for key, _ in read], np.stack([one for _, one in read]))
         return broken
 
     def add(self, keys: list[bytes], images: Pixels) -> None:
