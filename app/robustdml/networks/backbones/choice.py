@@ -12,7 +12,7 @@ from torch import nn
 
 from robustdml.config import UNTRAINED, TrainingConfig
 from robustdml.data import RetrievalData
-from robustdml.data.image_files import DEFAULT_IMAGE_SIZE
+from robustdml.data.image_files import DEFAULT_IMAGE_SIZE, ImageFiles
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
 from robustdml.networks.backbones.photographs import (
@@ -146,7 +146,8 @@ def load_origin(
         if config.finetune or config.backbone or config.backbone_weights:
             raise UsageError(f"{data.name} holds features: there is no backbone to choose or to train")
         return Origin(FEATURES, nn.Identity(), data.train.inputs.shape[1:])
-    known = NAMED.get(data.name)
+    # A folder of photographs may have the name of a data set.
+    known = None if isinstance(data.train.inputs, ImageFiles) else NAMED.get(data.name)
     name = config.backbone or (EFFICIENTNET if known is None else known.backbone)
     if name == UNTRAINED and not config.finetune:
         raise needs_trained_backbone(data)
