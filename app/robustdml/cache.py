@@ -79,7 +79,9 @@ def nothing_kept() -> Iterator[None]:
 
 def make_private(folder: Path) -> None:
     """Make a folder of the cache; what is read from it makes results, so nobody else may write to it."""
-    for place in dict.fromkeys((cache_folder(), folder)) if folder.is_relative_to(cache_folder()) else (folder,):
+    top = cache_folder()
+    # Each in turn: the ones between would be made with the rights of any folder.
+    for place in [one for one in (*reversed(folder.parents), folder) if one.is_relative_to(top)] or [folder]:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = place.stat()
         if sys.platform == "win32":

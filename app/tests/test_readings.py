@@ -171,6 +171,17 @@ def test_two_processes_share_them(drawn, own_cache):
     assert said == [f"0 images read, and {COUNT} found", f"{COUNT} images read, and 0 found"]
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="rights of others")
+def test_nobody_else_may_write_to_any_folder_of_them(drawn, own_cache):
+    before = os.umask(0o002)
+    try:
+        read(sorted(drawn.rglob("*.png"))[:5])
+    finally:
+        os.umask(before)
+    folders = [own_cache, *(one for one in own_cache.rglob("*") if one.is_dir())]
+    assert len(folders) == 4 and not any(one.stat().st_mode & 0o022 for one in folders)
+
+
 def test_what_cannot_be_read_now_may_be_read_later(drawn, own_cache, monkeypatch):
     """Neither size nor time of a file says that the user may read it now."""
     files, opened = sorted(drawn.rglob("*.png"))[:5], Path.open
