@@ -101,7 +101,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
     def _fused_loss(self, inputs: LossInputs) -> Tensor:
         regularizer = self._regularizer(inputs)
         loss = super()._fused_loss(inputs)
-        if self.reduction == "mean":
+        if self.reduction != "none":
             return loss + regularizer
         return loss + self.shards.sum_gradient(regularizer) / self.num_classes
 

@@ -42,8 +42,9 @@ class ContrastiveLoss(PairFamilyLoss):
     distance : {"euclidean", "cosine", "squared"} or a distance of pytorch-metric-learning
         What the margins are compared with: the distance of unit vectors, √(2 − 2s), the cosine s, or the squared
         distance; see docs/compatibility.md for the objects.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: (). ``"none"``: (B,), ℓ_i = B·(Σ_p [d_ip − m⁺]₊/|A⁺| + Σ_n [m⁻ − d_in]₊/|A⁻|), whose mean is L.
+        ``"sum"``: the sum of what ``"none"`` gives.
     backend, ignore_index, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
 

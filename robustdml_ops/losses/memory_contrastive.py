@@ -34,8 +34,9 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         ``"paper"``: as above. ``"xbm"``: as the code of cross-batch memory, Σ_p (1 − s_ip) over positives with s below
         1 − 10⁻⁵, Σ_n s_in over negatives with s above λ. ``"authors"``: as the code of PRISM, ``"xbm"`` with the bank's
         term divided by B where the batch's is divided by the number of samples whose weight is not 0.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: (), the mean over the samples. ``"none"``: (B,); its sum is the paper's loss, which does not divide.
+        ``"sum"``: the sum of what ``"none"`` gives.
     backend, ignore_index
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
 

@@ -38,8 +38,9 @@ class MultiSimilarityLoss(PairFamilyLoss):
     epsilon : float, optional
         Mining, within the loss: a negative stays if it is more similar than the least similar positive less ε, a
         positive if it is less similar than the most similar negative plus ε. None: all pairs.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: (), over all samples, with pairs or without. ``"none"``: (B,).
+        ``"sum"``: the sum of what ``"none"`` gives.
     backend, ignore_index, distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
 

@@ -34,8 +34,9 @@ class NTXentLoss(ContrastFamilyLoss):
     ----------
     temperature : float
         τ > 0.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: (), over the positive pairs. ``"none"``: (B,), ℓ_i = B/|A| Σ_p ℓ_ip, whose mean is L.
+        ``"sum"``: the sum of what ``"none"`` gives.
     backend, ignore_index, distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
 

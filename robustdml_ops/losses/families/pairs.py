@@ -138,7 +138,7 @@ class PairFamilyLoss(MetricLoss):
         return PairInputs(pairs, None, weights, inputs.present, among)
 
     def _mean(self, losses: Tensor, inputs: PairInputs) -> Tensor:
-        """Reduce the losses (B,) of the anchors; the mean is over the samples of all processes."""
+        """Reduce the losses (B,) of the anchors; sum and mean are over the samples of all processes."""
         weights = inputs.weights
         if inputs.sharded:  # the losses are those of all samples
             losses, weights = (
@@ -146,7 +146,10 @@ class PairFamilyLoss(MetricLoss):
                 None if weights is None else weights[self.shards.own_slice()],
             )
         weighted = losses if weights is None else losses * weights
-        return weighted if self.reduction == "none" else self.shards.sum_terms(weighted.sum()) / inputs.present
+        if self.reduction == "none":
+            return weighted
+        total = self.shards.sum_terms(weighted.sum())
+        return total if self.reduction == "sum" else total / inputs.present
 
     def _checked(self, inputs: LossInputs) -> PairInputs:
         self._refuse(inputs)

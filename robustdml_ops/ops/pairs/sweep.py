@@ -12,7 +12,8 @@ from robustdml_ops.backends.native_module import lanes_serve
 from robustdml_ops.engine.labels import ABSENT, LabelSets
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, Swept, accumulate, chunk_rows, product
 from robustdml_ops.engine.validation import check_gradient_fits
-from robustdml_ops.ops.classes.autograd import ClassSettings, sweep_values
+from robustdml_ops.ops.classes.autograd import Settings, sweep_values
+from robustdml_ops.ops.classes.sweep import ClassProblem
 from robustdml_ops.ops.pairs.backends import (
     Arithmetic,
     ContrastOptions,
@@ -205,20 +206,10 @@ def both_ways(
     assert problem.coefficients is not None
     absent, place = problem.sets.labels == ABSENT, torch.arange(n, device=factor.device)
     mask = torch.zeros_like(factor).masked_fill_(absent, -torch.inf)
-    settings = ClassSettings(
-        centers=1,
-        target_bias=0.0,
-        pooling="none",
-        gamma=1.0,
-        exclude_target=False,
-        normalize=True,
-        elsewhere=False,
-        differentiable=False,
-        backend=name,
-        operand=arithmetic.operand,  # which losses over classes choose otherwise on a CPU
-    )
-    back = (candidates[:n], anchors, *LabelSets.of(place).in_both_orders, problem.coefficients[0].detach(), mask, None)
-    lse, target = sweep_values(back, settings)
+    # Losses over classes choose another operand type on a CPU.
+    settings = Settings(differentiable=False, backend=name, operand=arithmetic.operand)
+    back = ClassProblem(LabelSets.of(place), problem.coefficients[0].detach(), mask)
+    lse, target = sweep_values(candidates[:n], anchors, back, settings)
     column_lse = factor.new_full((m,), torch.inf)
     column_lse[:n] = lse.masked_fill(absent, torch.inf)
     columns = {"column_lse": column_lse, "column_upstream": of_candidates}
