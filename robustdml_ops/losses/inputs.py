@@ -45,6 +45,7 @@ class ClassMatrixOptions(LossOptions, total=False):
     negative_share: float
     negative_seed: int
     drop_similar_negatives: float | Literal["own"] | None
+    first_embeddings: int
 
 
 class SoftmaxOptions(ClassMatrixOptions, total=False):

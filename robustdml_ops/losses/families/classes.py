@@ -62,7 +62,9 @@ class ClassFamilyLoss(ClassMatrixLoss):
     def _sample_losses(self, inputs: LossInputs) -> Tensor:
         """ℓ (B,), times a miner's weights."""
         classes = self._checked_labels(inputs)
-        labels, sums = classes.labels, self._class_sums(inputs.embeddings, classes.labels)
+        labels = classes.labels
+        self._take_first(inputs.embeddings, labels, inputs.sample_weights)
+        sums = self._class_sums(inputs.embeddings, labels)
         if labels.dim() == 1:
             losses = self._losses_of_sums(sums, inputs, labels)
         else:
