@@ -7,26 +7,27 @@ from torch import Tensor
 
 
 def own_class_p_clean(
-    embeddings: Tensor, labels: Tensor, classes: Tensor, sums: bool = False, bins: int = 100, deviation: float = 1.5
+    embeddings: Tensor, labels: Tensor, classes: Tensor | None = None, bins: int = 100, deviation: float = 1.5
 ) -> tuple[Tensor, float]:
     """P_clean (B,) and the share π of wrong labels of one batch, sample by sample and bin by bin."""
     X = torch.nn.functional.normalize(embeddings.double(), dim=1)
-    B, own, chance, alone = len(X), [0.0] * bins, [0.0] * bins, []
+    B, own, chance = len(X), [0.0] * bins, [0.0] * bins
 
-    def place(x: Tensor, c: Tensor) -> int:
-        cosine = max(float(x @ one / one.norm()) for one in c.reshape(-1, len(x)))
-        return min(max(int((cosine + 1) * bins / 2), 0), bins - 1)
+    def place(i: int, h: int) -> int | None:
+        """Bin of the largest cosine of sample i with the class of sample h, but for h itself."""
+        if classes is None:
+            near = [float(X[i] @ X[j]) for j in range(B) if j != h and labels[j] == labels[h]]
+        else:
+            near = [float(X[i] @ one / one.norm()) for one in classes[labels[h]].double().reshape(-1, X.shape[1])]
+        return min(max(int((max(near) + 1) * bins / 2), 0), bins - 1) if near else None
 
+    places = [place(i, i) for i in range(B)]
     for i in range(B):
-        alone.append(sums and float((classes[labels[i]] - X[i]).norm()) <= 1e-3)
-    places = [place(X[i], classes[labels[i]].double()) for i in range(B)]
-    for i in range(B):
-        j = (i - B // 2) % B
-        if not alone[i]:
-            own[places[i]] += 1
-        if not alone[j] and labels[i] != labels[j]:
-            c = classes[labels[j]].double()
-            chance[place(X[i], c - X[j] + X[i] if sums else c)] += 1
+        h = (i - B // 2) % B
+        if (at := places[i]) is not None:
+            own[at] += 1
+        if labels[i] != labels[h] and (at := place(i, h)) is not None:
+            chance[at] += 1
     own, chance = ([value / max(sum(values), 1e-12) for value in values] for values in (own, chance))
     if not sum(chance):
         return torch.ones(B), 0.0
@@ -43,4 +44,4 @@ def own_class_p_clean(
         value = 1 - share * smooth(chance, k) / max(smooth(own, k), 1e-12)
         highest = max(highest, min(max(value, 0.0), 1.0) if k > median else 0.0)
         p.append(highest)
-    return torch.tensor([1.0 if alone[i] else p[places[i]] for i in range(B)]), share
+    return torch.tensor([1 - share if at is None else p[at] for at in places]), share

@@ -14,20 +14,19 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize
 
 from experiments.bench.identities import FEATURES, Samples, draw_identities
 from experiments.bench.loss_study import RESULTS
 from experiments.bench.outcomes import resumed
 from robustdml.retrieval import retrieval_metrics
 from robustdml.verification import verify
-from robustdml_ops.losses import ArcFaceLoss, ProxyAnchorLoss, SupConLoss, start_class_matrix
+from robustdml_ops.losses import ArcFaceLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SupConLoss, start_class_matrix
 from robustdml_ops.optim import ProxyAdagrad
 from robustdml_ops.robust import PRISM, OwnClassFilter
 
 WIDTH, HELD_OUT, RATE, TEMPERATURE = 64, 2500, 1e-3, 0.1
 CLASSES, SAMPLES = 128, 4  # of a batch
-AT_ONCE = 8192  # samples that are embedded
+AT_ONCE, FIRST = 1024, 2**14  # samples that are embedded, and whose distributions a filter knows first
 SEEDS, STEPS = 3, 500
 NOISES = {"right": ("none", 0.0)} | {
     f"{round(100 * rate)} % wrong{where}": (kind, rate)
@@ -63,11 +62,11 @@ class Run:
             places = (torch.rand(CLASSES, 1) * counts[chosen, None]).long() + torch.arange(SAMPLES)
             yield order[(first[chosen, None] + places % counts[chosen, None]).flatten()]
 
-    def train(self, loss_function: nn.Module, steps: int, judge: PRISM | None = None) -> None:
+    def train(self, loss_function: nn.Module, steps: int, judge: PRISM | None = None, proxy_rate: float = 0.1) -> None:
         """Train the network, and the proxies of a loss that has some."""
         optimizers: list[Any] = [torch.optim.AdamW(self.network.parameters(), RATE)]
         if any(True for _ in loss_function.parameters()):
-            optimizers.append(ProxyAdagrad(loss_function, lr=0.1))
+            optimizers.append(ProxyAdagrad(loss_function, lr=proxy_rate))
         for rows in self.batches(steps):
             X, labels = self.network(self.samples.features(rows)), self.samples.labels[rows]
             keep = None if judge is None else judge(X.detach(), labels).keep
@@ -81,23 +80,25 @@ class Run:
 
     def filter(self) -> dict[str, float]:
         """Keep what fits its own class; give how much, and how much of it is right."""
-        sums = torch.zeros(self.num_classes, WIDTH)
-        for X, labels in self.embedded(self.kept):
-            sums.index_add_(0, labels, normalize(X, dim=1))
-        judge, keep = OwnClassFilter(window=1000), torch.zeros(0)
-        mixed = self.kept[torch.randperm(len(self.kept))]  # neighbours in a batch are of one class otherwise
-        for rows in (mixed[:AT_ONCE], mixed):  # distributions first
-            keep = torch.cat([judge(X, labels, sums, sums=True).keep for X, labels in self.embedded(rows)])
-        self.kept = mixed[keep].sort().values
+        judge, kept = OwnClassFilter(window=1000), []
+        ordered = self.kept[self.samples.labels[self.kept].argsort(stable=True)]
+        for rows in (ordered[:FIRST], ordered):  # some distributions first
+            kept = [judge(X, labels).keep for X, labels in self.embedded(rows)]
+        keep = torch.cat(kept)
+        self.kept = ordered[keep]
         right = self.samples.labels[self.kept] == self.samples.identities[self.kept]
         return {"kept": float(keep.float().mean()), "kept, right": float(right.float().mean())}
 
-    def arcface(self, start: bool) -> nn.Module:
-        """ArcFace, whose proxies may begin as embeddings."""
-        loss = ArcFaceLoss(self.num_classes, WIDTH, margin=10, scale=24, **self.sampled, negative_correction=False)
-        if start:
-            start_class_matrix(loss, self.embedded(self.kept))
-        return loss
+    def train_from_embeddings(self, steps: int) -> None:
+        """Train by a softmax whose proxies begin as embeddings, at 0.1 radians a step."""
+        loss = NormalizedSoftmaxLoss(self.num_classes, WIDTH, 1 / 16, **self.sampled, negative_correction=False)
+        start_class_matrix(loss, self.embedded(self.kept))
+        self.train(loss, steps, proxy_rate=0.1 / WIDTH**0.5)
+
+    def train_from_random(self, steps: int) -> None:
+        """Train by ArcFace, whose proxies begin at random."""
+        settings = {"margin": 10, "scale": 24, **self.sampled, "negative_correction": False}
+        self.train(ArcFaceLoss(self.num_classes, WIDTH, **settings), steps)
 
     @property
     def sampled(self) -> dict[str, Any]:
@@ -115,31 +116,29 @@ def by_prism(run: Run, steps: int) -> None:
     run.train(SupConLoss(TEMPERATURE), steps, PRISM(run.num_classes, WIDTH, **memory))
 
 
-def filtered(run: Run, steps: int, then: Callable[[Run, int], Any]) -> dict[str, float]:
+def filtered(run: Run, steps: int, then: Callable[[Run, int], None]) -> dict[str, float]:
     supcon(run, steps)
     found = run.filter()
     then(run, steps)
     return found
 
 
-def staged(run: Run, steps: int, start: bool) -> None:
+def then(run: Run, steps: int, stage: Callable[[Run, int], None]) -> None:
     supcon(run, steps)
-    run.train(run.arcface(start), steps)
+    stage(run, steps)
 
 
 WAYS: dict[str, Callable[[Run, int], dict[str, float] | None]] = {
     "untrained": lambda run, steps: None,
-    "ArcFace": lambda run, steps: run.train(run.arcface(False), 2 * steps),
+    "ArcFace": lambda run, steps: run.train_from_random(2 * steps),
     "Proxy-Anchor": lambda run, steps: run.train(ProxyAnchorLoss(run.num_classes, WIDTH, **run.sampled), 2 * steps),
     "SupCon": lambda run, steps: supcon(run, 2 * steps),
     "SupCon, half the steps": supcon,
     "SupCon behind PRISM, the rate told": lambda run, steps: by_prism(run, 2 * steps),
-    "SupCon, then ArcFace": lambda run, steps: staged(run, steps, start=False),
-    "SupCon, then ArcFace from embeddings": lambda run, steps: staged(run, steps, start=True),
+    "SupCon, then ArcFace": lambda run, steps: then(run, steps, Run.train_from_random),
+    "SupCon, then softmax from embeddings": lambda run, steps: then(run, steps, Run.train_from_embeddings),
     "SupCon, filter, SupCon": lambda run, steps: filtered(run, steps, supcon),
-    "SupCon, filter, ArcFace from embeddings": lambda run, steps: filtered(
-        run, steps, lambda run, steps: run.train(run.arcface(True), steps)
-    ),
+    "SupCon, filter, softmax from embeddings": lambda run, steps: filtered(run, steps, Run.train_from_embeddings),
 }
 
 

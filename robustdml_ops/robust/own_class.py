@@ -18,8 +18,7 @@ from robustdml_ops.engine.validation import (
 
 # Bins of the cosines in [-1, 1]; their densities are smoothed by a normal distribution of this deviation, in bins.
 BINS, DEVIATION, REACH = 100, 1.5, 4
-# A class whose sum without the sample is shorter has no other sample.
-ALONE = 1e-3
+_ROWS = 1024  # samples whose cosines with the batch are in memory at a time
 LEAST = 1e-6  # P_clean is no smaller
 
 
@@ -34,12 +33,17 @@ class OwnClassResult(NamedTuple):
 class OwnClassFilter(nn.Module):
     """Filter that keeps samples which are nearer to their own class than chance brings; no noise rate is needed.
 
-        s_i = cos(x_i, c_{y_i}),    s⁰_i = cos(x_i, c_{y_j}) for another sample j of the batch, y_j ≠ y_i
+        s_i = max over j ≠ i with y_j = y_i of cos(x_i, x_j)
+        s⁰_i = max over j ≠ h with y_j = y_h of cos(x_i, x_j),   h the sample half a batch away, y_h ≠ y_i
         π = F(m)/F⁰(m), at most 1, where m is the median of s⁰;    P_clean(s) = 1 − π f⁰(s)/f(s), made monotone
 
     F, F⁰ and f, f⁰ are the distributions and smoothed densities of s and s⁰ over the last batches: a wrong label at
     random is one more class by chance, and of the samples below the median of chance hardly any has a right label. A
-    sample is kept where P_clean > ½. It takes O(B·D) and no sweep over the classes. Nothing waits for a GPU.
+    sample is kept where P_clean > ½. Batches need several samples of a class: P × K, or all samples sorted by label.
+    Given ``classes``, such as proxies, s_i = max_h cos(x_i, c_{y_i h}) instead, and s⁰_i with those of y_h.
+
+    A step takes O(B²·D), or O(B·D) with ``classes``, and no sweep over the classes. Nothing waits for a GPU. Take it
+    when the network has learnt something: before, no label fits better than chance, and nothing is kept.
 
     It cannot see labels that are swapped between similar classes: there another class by chance is no model of a wrong
     one, and almost all samples are kept. :class:`~robustdml_ops.robust.PRISM` compares with all classes.
@@ -57,12 +61,12 @@ class OwnClassFilter(nn.Module):
     --------
     >>> import torch
     >>> from robustdml_ops.robust import OwnClassFilter
-    >>> classes = torch.randn(500, 32, generator=torch.Generator().manual_seed(0))
-    >>> labels = torch.arange(500)
-    >>> embeddings = classes + 0.3
-    >>> embeddings[:100] = embeddings[100:200]  # 100 samples have a wrong label
-    >>> result = OwnClassFilter()(embeddings, labels, classes)
-    >>> result.keep[:100].sum().item() < 10, result.keep[100:].all().item(), round(result.wrong_share.item(), 1)
+    >>> means = torch.randn(200, 32, generator=torch.Generator().manual_seed(0))
+    >>> labels = torch.arange(200).repeat_interleave(3)
+    >>> embeddings = means[labels] + 0.3 * torch.randn(600, 32)
+    >>> embeddings[::6] = torch.randn(100, 32)  # a sample in six does not belong to its class
+    >>> result = OwnClassFilter()(embeddings, labels)
+    >>> result.keep[::6].sum().item() < 5, result.keep.sum().item() > 490, round(result.wrong_share.item(), 1)
     (True, True, 0.2)
     """
 
@@ -77,24 +81,22 @@ class OwnClassFilter(nn.Module):
             self.register_buffer(name, torch.zeros(BINS))
 
     @torch.no_grad()
-    def forward(self, embeddings: Tensor, labels: Tensor, classes: Tensor, *, sums: bool = False) -> OwnClassResult:
+    def forward(self, embeddings: Tensor, labels: Tensor, classes: Tensor | None = None) -> OwnClassResult:
         """Judge a batch; each call moves the distributions.
 
         Parameters
         ----------
         embeddings, labels : Tensor
             (B, D), floating point, any scale; (B,) integers in 0 … C − 1.
-        classes : Tensor
-            (C, D), or (C, H, D) of which the nearest centre counts: proxies, such as ``loss.proxies`` or ``loss.W.T``.
-        sums : bool
-            ``classes`` (C, D) are sums of the unit embeddings of a pass over the samples, those that are judged among
-            them. Then s⁰_i = cos(x_i, c_{y_j} − x_j + x_i): x_i has taken the place of x_j, as a wrong label would. A
-            sample alone in its class has P_clean = 1.
+        classes : Tensor, optional
+            (C, D), or (C, H, D) of which the nearest centre counts: proxies, such as ``loss.proxies`` or ``loss.W.T``,
+            that have learnt or begun as embeddings. None: samples of the batch are compared with each other.
 
         Returns
         -------
         OwnClassResult
-            ``keep`` (B,) bool, ``log_p_clean`` (B,) and ``wrong_share`` (), the estimated π.
+            ``keep`` (B,) bool; ``log_p_clean`` (B,), log(1 − π) of a sample that is alone in its class; and
+            ``wrong_share`` (), the estimated π.
 
         Raises
         ------
@@ -105,34 +107,27 @@ class OwnClassFilter(nn.Module):
         Examples
         --------
         >>> import torch
+        >>> from robustdml_ops.losses import ArcFaceLoss
         >>> from robustdml_ops.robust import OwnClassFilter
-        >>> X = torch.nn.functional.normalize(torch.randn(6, 4), dim=1)
-        >>> y = torch.tensor([0, 0, 1, 1, 2, 2])
-        >>> sums = torch.zeros(3, 4).index_add_(0, y, X)
-        >>> OwnClassFilter()(X, y, sums, sums=True).log_p_clean.shape
+        >>> loss_function = ArcFaceLoss(num_classes=10, embedding_size=4)
+        >>> X, labels = torch.randn(6, 4), torch.arange(6)
+        >>> OwnClassFilter()(X, labels, loss_function.W.T).log_p_clean.shape
         torch.Size([6])
         """
-        labels = self._checked(embeddings, labels, classes, sums)
+        labels = self._checked(embeddings, labels, classes)
         with torch.autocast(embeddings.device.type, enabled=False):
             X = nn.functional.normalize(embeddings.detach().float(), dim=1)
             away = torch.arange(len(X), device=X.device).roll(len(X) // 2)
-            C, other = classes.detach()[labels].float(), classes.detach()[labels[away]].float()
-            counted = torch.ones_like(labels, dtype=torch.bool)
-            if sums:
-                counted = torch.linalg.vector_norm(C - X, dim=1) > ALONE
-                other = other - X[away] + X
-            s, chance = (
-                cosine_similarity(X[:, None], rows.reshape(len(X), -1, X.shape[1]), dim=2).amax(1)
-                for rows in (C, other)
-            )
-            keep_old = 1 - 1 / self.window
-            for held, values, known in (
-                (self.own, s, counted),
-                (self.other, chance, counted[away] & (labels != labels[away])),
-            ):
-                held.mul_(keep_old).index_add_(0, _bin(values), known.to(held.dtype))
+            if classes is None:
+                places = torch.arange(len(X), device=X.device)
+                own, chance = _nearest_of(X, labels, labels, places), _nearest_of(X, labels, labels[away], away)
+            else:
+                own, chance = (_nearest_centre(X, classes.detach()[of].float()) for of in (labels, labels[away]))
+            alone = own.isinf()
+            for held, values in ((self.own, own), (self.other, chance.masked_fill(labels == labels[away], -torch.inf))):
+                held.mul_(1 - 1 / self.window).index_add_(0, _bin(values), values.isfinite().to(held.dtype))
             p_clean, wrong = self._p_clean()
-            p = torch.where(counted, p_clean[_bin(s)], 1.0)
+            p = torch.where(alone, 1 - wrong, p_clean[_bin(own)])
         return OwnClassResult(p > 0.5, p.clamp(min=LEAST).log(), wrong)
 
     def _p_clean(self) -> tuple[Tensor, Tensor]:
@@ -147,34 +142,43 @@ class OwnClassFilter(nn.Module):
         p = (1 - share * ratio).clamp(0, 1).masked_fill(up_to_median & known, 0)
         return torch.cummax(p, 0).values, share
 
-    def _checked(self, embeddings: Tensor, labels: Tensor, classes: Tensor, sums: bool) -> Tensor:
+    def _checked(self, embeddings: Tensor, labels: Tensor, classes: Tensor | None) -> Tensor:
         check_matrix("embeddings", embeddings)
+        check_same_device(embeddings=embeddings, classes=classes, state=self.own)
+        labels = check_labels(labels, embeddings)
+        check_finite_embeddings(embeddings)
+        if classes is None:
+            return labels
         check_tensor("classes", classes)
         if is_sharded(classes):
             raise TypeError(
-                "classes are divided among processes, and this filter needs those of its batch: judge the samples "
-                "before training, by sums of a pass over them, or take PRISM, which shard_classes divides"
+                "classes are divided among processes, and this filter needs those of its batch: leave classes out, and "
+                "give batches with several samples of a class"
             )
-        wanted = 2 if sums else 3
-        if not 2 <= classes.dim() <= wanted or classes.shape[-1] != embeddings.shape[1]:
-            D = embeddings.shape[1]
-            shapes = f"(C, {D})" + ("" if sums else f" or (C, H, {D})")
+        D = embeddings.shape[1]
+        if classes.dim() not in (2, 3) or classes.shape[-1] != D:
             turned = ": give its transpose, .T" if classes.dim() == 2 and classes.shape[0] == D else ""
-            raise ValueError(f"classes must have the shape {shapes}, got {tuple(classes.shape)}{turned}")
-        check_same_device(embeddings=embeddings, classes=classes, state=self.own)
-        labels = check_labels(labels, embeddings)
+            raise ValueError(f"classes must have the shape (C, {D}) or (C, H, {D}), got {tuple(classes.shape)}{turned}")
         check_label_range(labels, len(classes))
-        check_finite_embeddings(embeddings)
         return labels
 
 
-def _nearest(X: Tensor, rows: Tensor) -> Tensor:
+def _nearest_of(X: Tensor, labels: Tensor, classes: Tensor, without: Tensor) -> Tensor:
+    """Largest cosine of each sample with those of the class given, (B,), but for one of them; −∞ where none is left."""
+    found = []
+    for rows, wanted, left_out in zip(X.split(_ROWS), classes.split(_ROWS), without.split(_ROWS), strict=True):
+        cosines = (rows @ X.T).masked_fill_(wanted[:, None] != labels, -torch.inf)
+        found.append(cosines.scatter_(1, left_out[:, None], -torch.inf).amax(1))
+    return torch.cat(found)
+
+
+def _nearest_centre(X: Tensor, rows: Tensor) -> Tensor:
     """Cosine of each sample with its row, or with the nearest of several, (B,)."""
     return cosine_similarity(X[:, None], rows.reshape(len(X), -1, X.shape[1]), dim=2).amax(1)
 
 
 def _bin(cosines: Tensor) -> Tensor:
-    return ((cosines + 1) * (BINS / 2)).long().clamp(0, BINS - 1)
+    return ((cosines.clamp(-1, 1) + 1) * (BINS / 2)).long().clamp(max=BINS - 1)
 
 
 def _smoothed(density: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import torch
 from torch.nn.functional import normalize
 
 from python_ref import own_class_p_clean
-from robustdml_ops.robust import OwnClassFilter
+from robustdml_ops.robust import OwnClassFilter, own_class
 
 
 def drawn(classes, D, samples, wrong, spread, seed=0):
@@ -19,18 +19,15 @@ def drawn(classes, D, samples, wrong, spread, seed=0):
     return X, labels, labels == truth, means
 
 
-def sums_of(X, labels, classes):
-    return torch.zeros(classes, X.shape[1]).index_add_(0, labels, normalize(X, dim=1))
-
-
-@pytest.mark.parametrize("kind", ["proxies", "centres", "sums"])
+@pytest.mark.parametrize("kind", ["samples", "proxies", "centres"])
 @pytest.mark.parametrize("size", [1, 2, 61])
-def test_a_batch_is_the_references(kind, size):
+def test_a_batch_is_the_references(kind, size, monkeypatch):
+    monkeypatch.setattr(own_class, "_ROWS", 10)
     X, labels, _, means = drawn(12, 6, 10, 0.4, 0.2)
     X, labels = X[:size], labels[:size]
-    classes = {"proxies": means * 3, "centres": torch.stack([means, means.flip(0)], 1), "sums": sums_of(X, labels, 12)}
-    found = OwnClassFilter()(X, labels, classes[kind], sums=kind == "sums")
-    p_clean, share = own_class_p_clean(X, labels, classes[kind], sums=kind == "sums")
+    classes = {"samples": None, "proxies": means * 3, "centres": torch.stack([means, means.flip(0)], 1)}[kind]
+    found = OwnClassFilter()(X, labels, classes)
+    p_clean, share = own_class_p_clean(X, labels, classes)
     torch.testing.assert_close(found.log_p_clean.exp(), p_clean.float().clamp(min=1e-6), rtol=1e-3, atol=1e-3)
     assert float(found.wrong_share) == pytest.approx(share, abs=1e-5)
     assert torch.equal(found.keep, found.log_p_clean.exp() > 0.5)
@@ -38,12 +35,13 @@ def test_a_batch_is_the_references(kind, size):
 
 @pytest.mark.parametrize("wrong", [0.0, 0.2, 0.4, 0.6])
 def test_probabilities_are_right_without_a_rate(wrong):
-    """By sums of classes of five samples, as before training; the share of wrong labels is found."""
-    C = 2000
-    X, labels, right, _ = drawn(C, 48, 5, wrong, 0.1)
-    judge, sums = OwnClassFilter(), sums_of(X, labels, C)
+    """By the samples of classes of five, sorted by label; the share of wrong labels is found."""
+    X, labels, right, _ = drawn(2000, 48, 5, wrong, 0.1)
+    order = labels.argsort()
+    X, labels, right = X[order], labels[order], right[order]
+    judge = OwnClassFilter()
     for _ in range(2):
-        results = [judge(*batch, sums, sums=True) for batch in zip(X.split(1000), labels.split(1000), strict=True)]
+        results = [judge(*batch) for batch in zip(X.split(1000), labels.split(1000), strict=True)]
     keep, p = (torch.cat(found) for found in zip(*((r.keep, r.log_p_clean.exp()) for r in results), strict=True))
     assert float(results[-1].wrong_share) == pytest.approx(1 - float(right.float().mean()), abs=0.08)
     assert right[keep].float().mean() > (0.92 if wrong < 0.5 else 0.85)
@@ -54,10 +52,15 @@ def test_probabilities_are_right_without_a_rate(wrong):
             assert float(right[within].float().mean()) == pytest.approx(float(p[within].mean()), abs=0.25)
 
 
-def test_a_sample_alone_is_kept():
-    X = torch.eye(4)
-    result = OwnClassFilter()(X, torch.arange(4), torch.eye(4), sums=True)
+def test_samples_alone_have_the_share_of_all():
+    """And a batch without any other sample of a class says nothing."""
+    X, labels, _, _ = drawn(40, 16, 5, 0.3, 0.1)
+    judge = OwnClassFilter()
+    result = judge(torch.eye(16)[:4], torch.arange(4))
     assert result.keep.all() and not result.log_p_clean.any() and result.wrong_share == 0
+    result = judge(torch.cat([X, X[:1]]), torch.cat([labels, torch.tensor([40])]))
+    assert result.log_p_clean[-1].exp() == pytest.approx(1 - float(result.wrong_share))
+    assert 0.1 < result.wrong_share < 0.5
 
 
 def test_the_state_is_saved():
@@ -76,7 +79,7 @@ def test_the_state_is_saved():
             ValueError,
             r"must have the shape \(C, 8\) or .* got \(8, 30\): give its",
         ),
-        ({"classes": torch.ones(30, 2, 8), "sums": True}, ValueError, r"\(C, 8\), got \(30, 2, 8\)"),
+        ({"classes": torch.ones(30)}, ValueError, r"\(C, 8\) or \(C, H, 8\), got \(30,\)"),
         ({"labels": torch.full((4,), 30)}, IndexError, "30"),
         ({"embeddings": torch.full((4, 8), torch.nan)}, ValueError, "NaN"),
     ],
