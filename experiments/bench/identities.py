@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.random_words import random_key, random_words, shifted
-
 FEATURES, INFORMATIVE, NUISANCE = 96, 24, 48
 FAMILY = 16  # identities
 OWN, SPREAD, LOUDNESS = 0.7, 0.5, 0.75  # standard deviations: of identity in family, sample in identity, nuisance
@@ -60,13 +58,30 @@ def draw_identities(
 
 def _uniform(seed: int, stream: int, places: Tensor) -> Tensor:
     """Numbers in [0, 1), float64."""
-    return shifted(random_words(random_key(seed, stream), places), 11).double() * 2.0**-53
+    return _shifted(_words(seed, stream, places), 11).double() * 2.0**-53
 
 
 def _normal(seed: int, stream: int, places: Tensor, width: int) -> Tensor:
     """Rows of standard normal numbers, (n, width) float32, by Box and Muller."""
     half = width // 2
-    words = random_words(random_key(seed, stream), places[:, None] * half + torch.arange(half))
-    radius = (-2 * ((shifted(words, 40) + 1).float() * 2.0**-24).log()).sqrt()
+    words = _words(seed, stream, places[:, None] * half + torch.arange(half))
+    radius = (-2 * ((_shifted(words, 40) + 1).float() * 2.0**-24).log()).sqrt()
     angle = (words & 0xFFFFFF).float() * (2.0**-24 * 2 * torch.pi)
     return torch.cat([radius * angle.cos(), radius * angle.sin()], 1)
+
+
+def _words(seed: int, stream: int, places: Tensor) -> Tensor:
+    """Words of a stream of a seed at ``places`` int64: SplitMix64, whose multiplications wrap around."""
+    key = _mixed(_mixed(torch.tensor(seed)) + stream)
+    return _mixed((places + 1) * -0x61C8864680B583EB + key)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    x = (x ^ _shifted(x, 30)) * -0x40A7B892E31B1A47
+    x = (x ^ _shifted(x, 27)) * -0x6B2FB644ECCEEE15
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """Shifted to the right with zeros from the left."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
