@@ -46,6 +46,7 @@ class ClassMatrixOptions(LossOptions, total=False):
     negative_seed: int
     drop_similar_negatives: float | Literal["own"] | None
     first_embeddings: int
+    dtype: torch.dtype | None
 
 
 class SoftmaxOptions(ClassMatrixOptions, total=False):

@@ -67,6 +67,7 @@ class ClassMatrixLoss(MetricLoss):
         weight_init_func: Any = None,
         drop_similar_negatives: float | str | None = None,
         first_embeddings: int = 0,
+        dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
         check_sizes(num_classes=num_classes, embedding_size=embedding_size)
@@ -84,6 +85,9 @@ class ClassMatrixLoss(MetricLoss):
         self.negative_share = 1.0 if negatives is None else negatives.share
         if negatives is not None:
             self._refuse_dense("negative_share")
+        if dtype not in (None, torch.float32, torch.float64, torch.bfloat16):
+            raise ValueError(f"dtype={dtype}: proxies are torch.float32, torch.float64 or torch.bfloat16")
+        self.proxy_dtype = dtype
         self.first_embeddings = first_embeddings
         if first_embeddings:
             self._refuse_dense("first_embeddings")
@@ -94,7 +98,7 @@ class ClassMatrixLoss(MetricLoss):
     def _add_class_matrix(self, rows: int) -> None:
         """Make the parameter, filled by ``weight_init_func``; ``rows`` counts the classes or centres."""
         shape = (self.embedding_size, rows) if self.columns else (rows, self.embedding_size)
-        parameter = nn.Parameter(torch.empty(*shape))
+        parameter = nn.Parameter(torch.empty(*shape, dtype=self.proxy_dtype))
         setattr(self, self.matrix_name, parameter)
         self.weight_init_func(parameter)
 
