@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from experiments.bench.identities import FEATURES, Samples, draw_identities
 from experiments.bench.loss_study import RESULTS
 from experiments.bench.outcomes import resumed
+from robustdml.cache import write_text
 from robustdml.retrieval import retrieval_metrics
 from robustdml.verification import verify
 from robustdml_ops.losses import ArcFaceLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SupConLoss, start_class_matrix
@@ -182,7 +184,12 @@ def main() -> None:
     parser.add_argument("--noise", nargs="*", default=["right"], choices=NOISES)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--steps", type=int, default=STEPS)
-    parser.add_argument("--lines", type=str, default="many-identities.jsonl", help="outcomes so far, a line each")
+    parser.add_argument(
+        "--lines",
+        type=str,
+        default="many-identities.jsonl",
+        help="file of outcomes so far, a line each, where this goes on",
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     keys = [
@@ -191,8 +198,15 @@ def main() -> None:
         for way in given.ways
         for seed in range(given.seeds)
     ]
-    for one in resumed(RESULTS / given.lines, keys, measure):
+    lines = Path(given.lines)
+    for one in resumed(lines, keys, measure):
         print(json.dumps(one, ensure_ascii=False), flush=True)
+    content = {
+        "command": "python -m experiments.bench.many_identities",
+        "machine": f"one thread, PyTorch {torch.__version__}",
+        "runs": [json.loads(line) for line in lines.read_text().splitlines()],
+    }
+    write_text(RESULTS / "many-identities.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":
