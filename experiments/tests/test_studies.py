@@ -142,11 +142,12 @@ def test_identities_are_the_same_each_time_and_wrong_as_asked(noise):
 
 
 def test_each_way_to_train_on_many_identities_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr(many_identities, "HELD_OUT", 60)
+    monkeypatch.setattr(many_identities, "HELD_OUT", 160)
+    monkeypatch.setattr(many_identities, "FIRST", 1024)
     monkeypatch.setattr(many_identities, "RESULTS", tmp_path)
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     lines = tmp_path / "lines.jsonl"
-    arguments = ["study", "400", "--noise", "40 % wrong", "--seeds", "1", "--steps", "2", "--lines", str(lines)]
+    arguments = ["study", "200", "--noise", "40 % wrong", "--seeds", "1", "--steps", "2", "--lines", str(lines)]
     monkeypatch.setattr("sys.argv", arguments)
     many_identities.main()
     runs = json.loads((tmp_path / "many-identities.json").read_text())["runs"]
