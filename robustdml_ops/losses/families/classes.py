@@ -105,7 +105,9 @@ class ClassFamilyLoss(ClassMatrixLoss):
     def _sample_losses(self, inputs: LossInputs) -> tuple[Tensor, Tensor | None]:
         """ℓ (B,), times a miner's weights; and as how many samples each counts in a mean, None: as one."""
         classes = self._checked_labels(inputs)
-        labels, sums = classes.labels, self._class_sums(inputs.embeddings, classes.labels)
+        labels = classes.labels
+        self._take_first(inputs.embeddings, labels, inputs.sample_weights)
+        sums = self._class_sums(inputs.embeddings, labels)
         weights = self._at_labels("weight", labels) if self._class_weights() is not None else None
         if labels.dim() == 1:
             own = self._own_logits(sums, inputs, labels)
