@@ -54,7 +54,7 @@ class TrainingConfig(Options):
     backbone: str = option(
         "",
         "efficientnet-lite0 (needs the extra vision; for folders of images), timm:NAME, your own as "
-        f"package.module:factory, or {UNTRAINED}, for a small CNN with random weights "
+        f"package.module:factory, FILE.py:factory, FILE.pt2, or {UNTRAINED}, for a small CNN with random weights "
         "(default: efficientnet-lite0 for images, none for features, of glyphs "
         "its own CNN)",
     )
