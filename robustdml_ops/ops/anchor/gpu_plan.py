@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import triton_device as device
-from robustdml_ops.backends.dispatch import apply_function, choose, without_autocast
+from robustdml_ops.backends.dispatch import apply_function, choose, passes_self_check, without_autocast
 from robustdml_ops.backends.triton_launch import Launch
 from robustdml_ops.engine.gpu_plan import (
     Common,
@@ -28,6 +28,8 @@ from robustdml_ops.engine.similarity_chunks import product
 from robustdml_ops.engine.validation import is_number
 from robustdml_ops.ops.anchor.backends import AnchorOptions, TritonAnchor, epilogue_launch
 from robustdml_ops.ops.anchor.sweep import BACKENDS, AnchorSweep
+
+STEPS = dict(BACKENDS)  # of the self-check of planned steps
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ def anchor_gpu_plan(
     common = common_of(X, P)
     if not 0 < alpha * torch.finfo(common.compute).eps <= 1:
         return None
-    if not isinstance(choose(BACKENDS, backend, X.device, common.compute), TritonAnchor):
+    chosen = choose(BACKENDS, backend, X.device, common.compute)
+    if not isinstance(chosen, TritonAnchor) or not passes_self_check(STEPS, X.device):
         return None
     finish_X, finish_P, of_chunks = finish_launches(common, X, P)
     prepare = prepare_launch(common, X, True, float(bias))
