@@ -9,6 +9,7 @@ from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.dispatch import choose, compute_dtype, has_no_values, registered_op, without_autocast
+from robustdml_ops.engine import kept_gradients
 from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.op_arguments import SCHEMA, unflatten
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
@@ -62,11 +63,10 @@ class AnchorSweep(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         """Keep the inputs, and the gradients that came with a weighted sum."""
         tensors, scales, ctx.settings, ctx.want, ctx.update, options = _grouped(inputs)
-        lse_negative, ctx.gradients = output[2], output[3:]
         ctx.options, tensors_of_options = options[:2], options[2:]
-        ctx.save_for_backward(*tensors, *scales, lse_negative, *tensors_of_options)
+        kept_gradients.save(ctx, (*tensors, *scales, output[2], *tensors_of_options), output[3:])
         ctx.weighted, ctx.dtype, ctx.one_bias = scales[0] is not None, tensors[0].dtype, tensors[3] is None
-        ctx.mark_non_differentiable(*[gradient for gradient in ctx.gradients if gradient is not None])
+        ctx.mark_non_differentiable(*[gradient for gradient in output[3:] if gradient is not None])
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -87,7 +87,7 @@ class AnchorSweep(torch.autograd.Function):
             )
         if ctx.weighted and not differentiable:
             return (*_scaled(ctx, dtotal, needs), *nothing)
-        saved = ctx.saved_tensors
+        saved = kept_gradients.saved(ctx)
         inputs, scales, tensors_of_options = saved[:5], saved[5:7], saved[8:]
         upstream = [scale * dtotal for scale in scales] if ctx.weighted else (dpositive, dnegative)
         first = partial(_first, ctx.settings, needs, ctx.options)
@@ -170,7 +170,7 @@ def _of_inputs(
 def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """The gradients of the weighted sum, which its sweep has made, times its upstream gradient."""
     # They are given away and scaled in place, so a second backward of the same graph sweeps again.
-    gradients, ctx.gradients = ctx.gradients, None
+    gradients = kept_gradients.take(ctx)
     anchor = None
     if ctx.update is not None:
         if gradients is None:
@@ -179,8 +179,7 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
             )
         ctx.update.confirm(dtotal)
     if gradients is None or needs[4]:
-        # Read once: torch.utils.checkpoint gives them out a single time.
-        saved = ctx.saved_tensors
+        saved = kept_gradients.saved(ctx)
         inputs, scales, lse_negative, tensors_of_options = saved[:5], saved[5:7], saved[7], saved[8:]
     if gradients is None:
         options = (*ctx.options, *tensors_of_options)

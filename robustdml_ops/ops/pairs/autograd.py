@@ -16,6 +16,7 @@ from robustdml_ops.backends.dispatch import (
     operand_dtype,
     registered_op,
 )
+from robustdml_ops.engine import kept_gradients
 from robustdml_ops.engine.labels import check_labels
 from robustdml_ops.engine.rows.backends import scale_gradients
 from robustdml_ops.engine.second_derivatives import Derivative, Results
@@ -92,10 +93,9 @@ class PairSweep(torch.autograd.Function):
         *tensors, backend, operand, ctx.want = inputs[:8]
         ctx.settings = (backend, operand)
         labels, ctx.problem = inputs[8:-2] if len(inputs) > 9 else (), inputs[-2:] if len(inputs) > 9 else inputs[8:]
-        _, _, _, counts, *ctx.gradients = output
-        ctx.save_for_backward(*tensors, *labels)
+        kept_gradients.save(ctx, (*tensors, *labels), output[4:])
         ctx.weighted, ctx.types = tensors[2] is not None, _types(tensors)
-        ctx.mark_non_differentiable(*(tensor for tensor in (counts, *ctx.gradients) if tensor is not None))
+        ctx.mark_non_differentiable(*(tensor for tensor in output[3:] if tensor is not None))
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -113,8 +113,7 @@ class PairSweep(torch.autograd.Function):
         if ctx.weighted and not differentiable:
             dX, dcandidates, dcoefficients = _scaled(ctx, dtotal, needs)
             return (dX, dcandidates, None, None, dcoefficients, *nothing)
-        # Read once: torch.utils.checkpoint gives them out a single time.
-        X, candidates, *scales, coefficients = (saved := ctx.saved_tensors)[:5]
+        X, candidates, *scales, coefficients = (saved := kept_gradients.saved(ctx))[:5]
         upstream = [scale * dtotal for scale in scales] if ctx.weighted else (dpositive, dnegative)
         dtype = pair_dtype(X, candidates)
         factors = (X.new_zeros((), dtype=dtype) if factor is None else factor.contiguous() for factor in upstream)
@@ -147,9 +146,9 @@ def _gradients_of(result: PairResult) -> Results:
 def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> Results:
     """The gradients of the weighted sum, which its sweep has made, times its upstream gradient."""
     # They are given away and scaled in place, so a second backward of the same graph sweeps again.
-    gradients, ctx.gradients = ctx.gradients, None
+    gradients = kept_gradients.take(ctx)
     if gradients is None:
-        saved = ctx.saved_tensors
+        saved = kept_gradients.saved(ctx)
         problem = _problem_of((*saved[5:], *ctx.problem), saved[4])
         gradients = _gradients_of(_checked_sweep(saved[:5], problem, ctx.settings, ctx.want))
     return _typed(scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[0], ctx.types), ctx.types, needs)
