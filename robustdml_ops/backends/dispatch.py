@@ -31,6 +31,12 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 # 2.8 and 2.9 take it and raise "self and mat2 must have the same dtype".
 ADDS_HALF_PRODUCTS = torch.__version__ >= "2.10"  # compared as versions
 
+_NO_VMAP = (
+    "a fused loss or op takes one batch, and vmap gives it several at once, as do jacrev, jacfwd, hessian, "
+    "jacobian(vectorize=True) and is_grads_batched=True: loop over the batches, or take "
+    "torch.autograd.functional.jacobian with vectorize=False"
+)
+
 # Why a backend can't serve a device in a compute type, or None.
 UNAVAILABLE: dict[str, Callable[[torch.device, torch.dtype], str | None]] = {
     "native": native_module.unavailable,
@@ -66,6 +72,28 @@ def refuse_tracing() -> None:
             "torch.jit.trace sees nothing of what this op computes, and would keep its results as constants: take "
             "torch.export or torch.compile"
         )
+
+
+def refuse_vmap(*tensors: Tensor | None) -> None:
+    """Refuse tensors that ``torch.vmap`` has batched, whose values no native code can read."""
+    if torch.compiler.is_compiling():  # which knows no such tensors
+        return
+    functorch: Any = torch._C._functorch
+    for tensor in tensors:
+        while tensor is not None:
+            if functorch.is_batchedtensor(tensor) or functorch.is_legacy_batchedtensor(tensor):
+                raise RuntimeError(_NO_VMAP)
+            wrapped = functorch.is_functorch_wrapped_tensor(tensor)
+            tensor = functorch.get_unwrapped(tensor) if wrapped else None
+
+
+class SweepFunction(torch.autograd.Function):
+    """An autograd function that sweeps over whole matrices, in forward and in backward."""
+
+    @staticmethod
+    def vmap(*_: Any) -> None:
+        """PyTorch calls it where an argument is batched."""
+        raise RuntimeError(_NO_VMAP)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:

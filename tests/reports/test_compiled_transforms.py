@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from robustdml_ops.losses import MultiSimilarityLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, ProxyNCALoss
-from tests.every_call import LOSSES, random
+from tests.every_call import LOSSES
 from tests.nightly import nightly_but
 
 # The compiler looks at .grad of what is no leaf.

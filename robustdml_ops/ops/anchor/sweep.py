@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.backends.dispatch import choose, compute_dtype, has_no_values, registered_op, without_autocast
+from robustdml_ops.backends.dispatch import (
+    SweepFunction,
+    choose,
+    compute_dtype,
+    has_no_values,
+    refuse_vmap,
+    registered_op,
+    without_autocast,
+)
 from robustdml_ops.engine import kept_gradients
 from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.op_arguments import SCHEMA, unflatten
@@ -46,7 +54,7 @@ Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 Outputs: TypeAlias = tuple[Tensor | None, ...]
 
 
-class AnchorSweep(torch.autograd.Function):
+class AnchorSweep(SweepFunction):
     """One sweep. Without scales it gives both log-sum-exps, with scales their weighted sum and all its gradients."""
 
     @staticmethod
@@ -80,6 +88,7 @@ class AnchorSweep(torch.autograd.Function):
         given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
         if given is None:
             return (None,) * len(ctx.needs_input_grad)
+        refuse_vmap(given)
         differentiable = torch.is_grad_enabled() and not has_no_values(given)
         if differentiable:
             refuse_update(

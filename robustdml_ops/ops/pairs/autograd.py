@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.dispatch import (
+    SweepFunction,
     apply_function,
     choose,
     compute_dtype,
     has_no_values,
     in_eager_mode,
     operand_dtype,
+    refuse_vmap,
     registered_op,
 )
 from robustdml_ops.engine import kept_gradients
@@ -73,7 +75,7 @@ class PairConstants(NamedTuple):
         return PairHingeProblem(sets, m_positive, m_negative, positive_offset, negative_offset, *map(bool, flags))
 
 
-class PairSweep(torch.autograd.Function):
+class PairSweep(SweepFunction):
     """One sweep. Without scales it gives both sums of each anchor, with scales their weighted sum and its gradients."""
 
     @staticmethod
@@ -109,6 +111,7 @@ class PairSweep(torch.autograd.Function):
         given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
         if given is None:
             return (None,) * len(ctx.needs_input_grad)
+        refuse_vmap(given)
         differentiable = torch.is_grad_enabled() and not has_no_values(given)
         if ctx.weighted and not differentiable:
             dX, dcandidates, dcoefficients = _scaled(ctx, dtotal, needs)
