@@ -139,17 +139,26 @@ def op_in_graphs(name: str, fake: Callable[..., Any] = like_first) -> Callable[[
     return register
 
 
+def refuse_compiled_transform() -> None:
+    """Refuse to be traced in a transform of ``torch.func``: no leaf says there that it wants a gradient."""
+    if torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        _raise_while_tracing()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _raise_while_tracing() -> None:
+    """An error of a function of constant result, which the compiler calls. It would go on after one that it traces."""
+    raise RuntimeError(
+        "torch.compile of a transform of torch.func over a loss or op of this package gives no gradient: take "
+        "torch.compile of a step with backward(), or torch.func without the compiler"
+    )
+
+
 def apply_function(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     """``function.apply(*arguments)``, in eager mode without what PyTorch does for defaults and dead wrappers: 30 µs."""
     like = next(argument for argument in arguments if isinstance(argument, Tensor))
     wanted = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
-    if torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-        # Leaves don't say there that they want a gradient, which would be 0. The compiler falls back to eager mode, and
-        # with fullgraph=True raises.
-        raise RuntimeError(
-            "torch.compile of a transform of torch.func over a loss or op of this package gives no gradient: take "
-            "torch.compile of a step with backward(), or torch.func without the compiler"
-        )
+    refuse_compiled_transform()
     if has_no_values(like) and not wanted:
         # PyTorch's compiler would pass a context to a forward that takes any number of arguments, and has none.
         return function.forward(*_without_twins(arguments))

@@ -9,7 +9,7 @@ from tests.nightly import nightly_but
 # The compiler looks at .grad of what is no leaf.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 
-ONE_OF_EACH_SWEEP = ("AdaptiveProxyAnchorLoss", "ArcFaceLoss", "MultiSimilarityLoss", "NTXentLoss")
+ONE_OF_EACH_SWEEP = ("AdaptiveProxyAnchorLoss", "ArcFaceLoss", "NTXentLoss")
 
 
 def gradients_of_step(compiled, name):
@@ -35,3 +35,22 @@ def gradients_of_step(compiled, name):
 def test_a_step_whose_backward_is_compiled_too(name):
     torch._dynamo.reset()
     torch.testing.assert_close(gradients_of_step(True, name), gradients_of_step(False, name))
+
+
+# Of ordinary PyTorch alone.
+TRACED = {"LanguageGuidanceLoss"}
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("name", nightly_but((*ONE_OF_EACH_SWEEP, *TRACED, "SuperContrastiveLoss"), LOSSES))
+def test_a_compiled_transform_is_refused_in_words(name, fullgraph):
+    torch._dynamo.reset()
+    call = LOSSES[name]
+    loss, inputs, key = call.make().eval(), call.inputs(), call.differentiable[0]
+    gradient = torch.func.grad(lambda x: loss(**{**inputs, key: x}).sum())
+    compiled = torch.compile(gradient, backend="eager", fullgraph=fullgraph)
+    if name in TRACED:
+        torch.testing.assert_close(compiled(inputs[key]), gradient(inputs[key]))
+        return
+    with pytest.raises(RuntimeError, match="over a loss or op of this package gives no gradient: take"):
+        compiled(inputs[key])
