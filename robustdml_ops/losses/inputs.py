@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from typing_extensions import TypedDict
 
-from robustdml_ops.engine.labels import ABSENT, check_distinct, check_label_range
+from robustdml_ops.engine.labels import ABSENT, check_distinct, check_label_range, signed_labels
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import (
     INTEGERS,
@@ -134,6 +134,7 @@ def several_labels(
         if weights is not None:
             raise ValueError("label_weights beside sparse labels, whose values are the weights: leave them out")
         labels, weights = _listed(labels, B, num_classes)
+    labels = signed_labels(labels)
     if labels.dtype not in INTEGERS:
         raise ValueError(
             f"labels of shape {tuple(labels.shape)} must be integers, got {labels.dtype}: numbers of classes, with "
