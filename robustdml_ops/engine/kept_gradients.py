@@ -17,10 +17,9 @@ def save(ctx: Any, tensors: Sequence[Any], gradients: Sequence[Tensor | None]) -
     ctx.save_for_backward(*tensors, *(gradients if ctx.in_graph else ()))
 
 
-def saved(ctx: Any) -> Sequence[Any]:
-    """The saved tensors. Read once: torch.utils.checkpoint gives them out a single time."""
-    tensors: Sequence[Any] = ctx.saved_tensors
-    return tensors[: ctx.number_saved]
+def saved(ctx: Any) -> Any:
+    """The saved tensors, a tuple. Read once: torch.utils.checkpoint gives them out a single time."""
+    return ctx.saved_tensors[: ctx.number_saved]
 
 
 def take(ctx: Any) -> Sequence[Tensor | None] | None:

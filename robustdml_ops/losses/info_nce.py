@@ -7,6 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.validation import check_matrix, check_number, check_positive, check_same_device, require
 from robustdml_ops.losses.families.contrast import TwoTowerLoss
+from robustdml_ops.losses.options import Backend
 from robustdml_ops.ops.pairs.plan import PairFormula
 
 
@@ -34,8 +35,8 @@ class InfoNCELoss(TwoTowerLoss):
         False: the rows of ``embeddings`` alone have losses.
     q, lam : float
         RINCE: 0 < q ≤ 1, and λ > 0. q None: InfoNCE.
-    backend : str, optional
-        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
+    backend : {"native", "triton", "eager", "auto"}, optional
+        Who computes. None and auto: the fastest that serves the device.
 
     Examples
     --------
@@ -54,7 +55,7 @@ class InfoNCELoss(TwoTowerLoss):
         symmetric: bool = True,
         q: float | None = None,
         lam: float = 0.01,
-        backend: str | None = None,
+        backend: Backend | None = None,
     ) -> None:
         super().__init__(temperature, backend)
         check_positive(lam=lam)

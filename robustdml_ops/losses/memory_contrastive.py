@@ -1,7 +1,7 @@
 """Contrastive loss with a memory bank, Wang et al. 2020, as Liu et al. (PRISM) write it."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -9,6 +9,7 @@ from robustdml_ops.engine.plan import Plan
 from robustdml_ops.engine.validation import check_choice, check_finite_numbers
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.options import Backend, Reduction
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
 from robustdml_ops.ops.pairs import hinge_numbers
 from robustdml_ops.ops.pairs.plan import BatchAndBankPlan, PairFormula, alone
@@ -36,8 +37,10 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         term divided by B where the batch's is divided by the number of samples whose weight is not 0.
     reduction : {"mean", "none"}
         ``"mean"``: (), the mean over the samples. ``"none"``: (B,); its sum is the paper's loss, which does not divide.
-    backend, ignore_index
-        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
+    backend : {"native", "triton", "eager", "auto"}, optional
+        Who computes. None and auto: the fastest that serves the device.
+    ignore_index : int, optional
+        Samples with this label are absent, as samples of weight 0 are; on pairs rows of ``ref_emb``, too.
 
     Examples
     --------
@@ -57,9 +60,9 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         self,
         margin: float = 0.5,
         *,
-        variant: str = "paper",
-        reduction: str = "mean",
-        backend: str | None = None,
+        variant: Literal["paper", "xbm", "authors"] = "paper",
+        reduction: Reduction = "mean",
+        backend: Backend | None = None,
         ignore_index: int | None = None,
     ) -> None:
         super().__init__(reduction=reduction, backend=backend, ignore_index=ignore_index)

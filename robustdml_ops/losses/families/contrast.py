@@ -23,7 +23,8 @@ from robustdml_ops.engine.validation import (
 )
 from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
-from robustdml_ops.losses.inputs import LossInputs, LossOptions, own_samples
+from robustdml_ops.losses.inputs import LossInputs, own_samples
+from robustdml_ops.losses.options import LossOptions
 from robustdml_ops.ops.pairs import PairContrast, coefficients_of, pair_contrast
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 from robustdml_ops.ops.pairs.plan import PairFormula, pair_plan
