@@ -145,13 +145,16 @@ def refuse_compiled_transform() -> None:
         _raise_while_tracing()
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _raise_while_tracing() -> None:
     """An error of a function of constant result, which the compiler calls. It would go on after one that it traces."""
     raise RuntimeError(
         "torch.compile of a transform of torch.func over a loss or op of this package gives no gradient: take "
         "torch.compile of a step with backward(), or torch.func without the compiler"
     )
+
+
+# As torch.compiler.assume_constant_result does, which would import the compiler now.
+_raise_while_tracing._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def apply_function(function: type[torch.autograd.Function], *arguments: Any) -> Any:
