@@ -23,6 +23,8 @@ class SigmoidLoss(TwoTowerLoss):
     temperature, bias : float
         Initial values of e^−logit_scale, > 0, and of ``logit_bias``. Both parameters are learnt;
         ``requires_grad_(False)`` fixes one.
+    max_scale : float, optional
+        A training step first clamps ``logit_scale`` so that e^logit_scale is at most this. None: no limit.
     backend : {"native", "triton", "eager", "auto"}, optional
         Who computes. None and auto: the fastest that serves the device.
 
@@ -39,9 +41,10 @@ class SigmoidLoss(TwoTowerLoss):
         temperature: float = 0.1,
         bias: float = -10.0,
         *,
+        max_scale: float | None = None,
         backend: Backend | None = None,
     ) -> None:
-        super().__init__(temperature, backend)
+        super().__init__(temperature, max_scale, backend)
         check_finite_numbers(bias=bias)
         self.logit_bias = nn.Parameter(torch.tensor(float(bias)))
 
