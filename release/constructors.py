@@ -18,6 +18,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+import torch
+
 LOSSES = Path(__file__).parents[1] / "robustdml_ops" / "losses"
 CLASS = re.compile(r"\nclass (\w+Loss)\(.*?(?=\n(?:class|def|@)|\Z)", re.DOTALL)
 SIGNATURE = re.compile(r"(?<=\n)        backend: .*?(?=    \) -> None:)", re.DOTALL)
@@ -39,7 +41,9 @@ def described(kind: Any) -> str:
         return " | ".join(map(described, get_args(kind)))
     if get_origin(kind) is Literal:
         return f"Literal[{', '.join(json.dumps(choice) for choice in get_args(kind))}]"
-    return "None" if kind is type(None) else str(kind.__name__)
+    if kind is type(None):
+        return "None"
+    return "torch.dtype" if kind is torch.dtype else str(kind.__name__)
 
 
 def documented(key: str, option: Any) -> str:

@@ -1,6 +1,6 @@
 """AdaFace, Kim et al. 2022: a margin by the quality of an image, for which the length of its embedding stands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -78,9 +78,23 @@ class AdaFaceLoss(MarginSoftmaxLoss):
         a wrong label or under another name. "own": the limit of each sample is its cosine with its own class, or with
         the nearest of several, and at least t_C of docs/equations.md. The selection is constant in the gradients. None:
         all negatives stay.
+    first_embeddings : int
+        Above 0: a row of the class matrix that no sample has met begins in training as the first embedding of its
+        class, of length 1, in the step that meets it, and as the mean direction of the first few if this is above 1,
+        which helps where labels are wrong. ``.taken`` (C,) counts them. See
+        :func:`~robustdml_ops.losses.start_class_matrix`. Default 0.
+    dtype : torch.dtype, optional
+        Type in which the class matrix is made: ``torch.bfloat16`` takes two bytes an element at all times, where
+        ``loss.bfloat16()`` takes six while it converts. None: PyTorch's default.
     negative_correction : bool
         With a ``negative_share``: whether a class that was drawn counts for those that it stands for, the logarithmic
         correction. False: the form of Partial FC. Default True.
+    label_smoothing : float
+        ε in [0, 1]: the targets are (1 − ε) of the label and ε/C of each class, as those of ``F.cross_entropy``. Not
+        beside ``negative_share`` or ``drop_similar_negatives``. Default 0.0.
+    weight : Tensor, optional
+        (C,), ≥ 0: weights of the classes, as of ``F.cross_entropy``: ``"mean"`` divides by the sum of the samples'. A
+        buffer. No gradient. None: 1.
     **unknown
         Refused, with the name that was probably meant.
 
@@ -92,6 +106,8 @@ class AdaFaceLoss(MarginSoftmaxLoss):
     >>> loss_function(20 * torch.randn(32, 64), torch.randint(1000, (32,))).backward()
     """
 
+    takes_margins = False
+    margin_kind = "quality"
     margin: float
     mean_length: Tensor
     length_deviation: Tensor
@@ -119,7 +135,11 @@ class AdaFaceLoss(MarginSoftmaxLoss):
         negative_share: float = 1.0,
         negative_seed: int = 0,
         drop_similar_negatives: float | Literal["own"] | None = None,
+        first_embeddings: int = 0,
+        dtype: torch.dtype | None = None,
         negative_correction: bool = True,
+        label_smoothing: float = 0.0,
+        weight: Tensor | None = None,
         **unknown: Never,
     ) -> None:
         super().__init__(num_classes, embedding_size, margin, scale, **shared(SoftmaxOptions, locals()))
@@ -140,21 +160,39 @@ class AdaFaceLoss(MarginSoftmaxLoss):
             self.mean_length, self.length_deviation = (length.to(self.mean_length.device) for length in before)
         return self
 
+    def _planned(self, tensors: Sequence[Any], settings: tuple[Any, ...]) -> Tensor | None:
+        """With the qualities of the samples as margins; the running lengths move if there is a loss."""
+        embeddings = tensors[0]
+        if not isinstance(embeddings, Tensor) or embeddings.dim() != 2 or not self._is_plain(tensors):
+            return None
+        z, running = self._qualities(embeddings, tensors[5])
+        loss = super()._planned((*tensors[:6], z, *tensors[7:]), settings)
+        if loss is not None:
+            self._follow(running)
+        return loss
+
     def _margins(self, inputs: LossInputs, labels: Tensor) -> Tensor:
         """The quality z of each sample, (B,), or (B, 1) for labels (B, K)."""
-        if inputs.margins is not None:
-            raise ValueError("margins: AdaFaceLoss makes them from the lengths of the embeddings: leave them out")
-        with torch.no_grad():
-            rows = inputs.embeddings.to(compute_dtype(inputs.embeddings, self.W))
-            lengths = torch.linalg.vector_norm(rows, dim=1).clamp(SHORTEST, LONGEST)
-            if self.training:
-                self._follow(lengths, inputs.sample_weights)
-            z = self.concentration * (lengths - self.mean_length) / (self.length_deviation + 1e-3)
-        margins: Tensor = z.clamp(-1, 1).to(lengths)
-        return margins if labels.dim() == 1 else margins[:, None]
+        z = inputs.margins  # of a plan
+        if z is None:
+            z, running = self._qualities(inputs.embeddings, inputs.sample_weights)
+            self._follow(running)
+        return z if labels.dim() == 1 else z[:, None]
 
-    def _follow(self, lengths: Tensor, sample_weights: Tensor | None) -> None:
-        """Update the running mean and deviation by the samples that are present, if they are two or more."""
+    @torch.no_grad()
+    def _qualities(self, embeddings: Tensor, sample_weights: Tensor | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The quality z of each sample, (B,), and mean and deviation of the lengths with those of this batch."""
+        dtype = compute_dtype(embeddings, self.W)
+        lengths = torch.linalg.vector_norm(embeddings.to(dtype), dim=1).clamp(SHORTEST, LONGEST)
+        running = self.mean_length, self.length_deviation
+        if self.training:
+            running = self._running(lengths, sample_weights)
+        mean, deviation = running
+        z = self.concentration * (lengths - mean) / (deviation + 1e-3)
+        return z.clamp(-1, 1).to(dtype), running
+
+    def _running(self, lengths: Tensor, sample_weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The running mean and deviation after the samples that are present, if they are two or more."""
         present = torch.ones_like(lengths)
         if sample_weights is not None:
             present = (check_sample_weights(sample_weights, lengths) > 0).to(lengths)
@@ -162,9 +200,19 @@ class AdaFaceLoss(MarginSoftmaxLoss):
         mean = (present * lengths).sum() / number.clamp(min=1)
         deviation = ((present * (lengths - mean).square()).sum() / (number - 1).clamp(min=1)).sqrt()
         weight = torch.where(number > 1, self.momentum, 0.0)
-        for running, found in ((self.mean_length, mean), (self.length_deviation, deviation)):
+        before = self.mean_length, self.length_deviation
+        first, second = (
+            old + weight.to(old) * (new.to(old) - old) for old, new in zip(before, (mean, deviation), strict=True)
+        )
+        return first, second
+
+    @torch.no_grad()
+    def _follow(self, running: tuple[Tensor, Tensor]) -> None:
+        """Keep the running mean and deviation."""
+        if self.training:
             # By a view: compiled graphs of PyTorch 2.13 drop what is written to a float64 tensor () itself.
-            running.view(1).add_(weight.to(running) * (found.to(running) - running))
+            self.mean_length.view(1).copy_(running[0])
+            self.length_deviation.view(1).copy_(running[1])
 
     def _moved(self, cosines: Tensor, margins: Tensor) -> Tensor:
         angles = -self.margin * margins

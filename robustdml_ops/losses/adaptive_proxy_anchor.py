@@ -1,5 +1,6 @@
 """Adaptive Proxy-Anchor, Phan et al.: the margin is learnt."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 from typing_extensions import Never
 
 from robustdml_ops.backends.dispatch import compute_dtype
+from robustdml_ops.engine.plan import Plan
 from robustdml_ops.engine.validation import NotFiniteError, check_choice, check_finite_numbers, check_matrix, require
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
 from robustdml_ops.losses.families.class_matrix import StepRows
@@ -14,6 +16,7 @@ from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.options import Backend, ClassMatrixOptions, Reduction, shared
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops import AnchorBiases
+from robustdml_ops.ops.anchor.plan import anchor_plan
 
 
 class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
@@ -75,6 +78,14 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         a wrong label or under another name. "own": the limit of each sample is its cosine with its own class, or with
         the nearest of several, and at least t_C of docs/equations.md. The selection is constant in the gradients. None:
         all negatives stay.
+    first_embeddings : int
+        Above 0: a row of the class matrix that no sample has met begins in training as the first embedding of its
+        class, of length 1, in the step that meets it, and as the mean direction of the first few if this is above 1,
+        which helps where labels are wrong. ``.taken`` (C,) counts them. See
+        :func:`~robustdml_ops.losses.start_class_matrix`. Default 0.
+    dtype : torch.dtype, optional
+        Type in which the class matrix is made: ``torch.bfloat16`` takes two bytes an element at all times, where
+        ``loss.bfloat16()`` takes six while it converts. None: PyTorch's default.
     **unknown
         Refused, with the name that was probably meant.
 
@@ -112,6 +123,8 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         negative_share: float = 1.0,
         negative_seed: int = 0,
         drop_similar_negatives: float | Literal["own"] | None = None,
+        first_embeddings: int = 0,
+        dtype: torch.dtype | None = None,
         **unknown: Never,
     ) -> None:
         super().__init__(num_classes, embedding_size, margin, alpha, **shared(ClassMatrixOptions, locals()))
@@ -127,7 +140,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
 
     def class_dimensions(self) -> dict[str, int]:
         """Parameters with entries for each class, and the dimension that counts the classes."""
-        return {"proxies": 0, "margins": 0} if self.per_class else {"proxies": 0}
+        return {**super().class_dimensions(), **({"margins": 0} if self.per_class else {})}
 
     def fill_parameter(self, name: str, values: Tensor) -> None:
         """Fill a parameter with its initial values, in place."""
@@ -136,10 +149,21 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         else:
             super().fill_parameter(name, values)
 
+    def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:
+        return super()._signature(inputs._replace(margins=self._parameters.get("margins")))
+
+    def _plan(self, tensors: Sequence[Any]) -> Plan | None:
+        embeddings, proxies, labels, _, _, weights, margins, _ = tensors
+        of_proxies = self.per_class and self.negative_margin == "proxy"
+        if not self._is_plain(tensors) or margins is None or of_proxies:
+            return None
+        settings = (self.alpha, 0.0, self.backend, margins, self.regularization)
+        return anchor_plan(embeddings, proxies, labels, weights, *settings)
+
     def _fused_loss(self, inputs: LossInputs) -> Tensor:
         regularizer = self._regularizer(inputs)
         loss = super()._fused_loss(inputs)
-        if self.reduction == "mean":
+        if self.reduction != "none":
             return loss + regularizer
         return loss + self.shards.sum_gradient(regularizer) / self.num_classes
 

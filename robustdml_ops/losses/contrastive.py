@@ -15,7 +15,7 @@ from robustdml_ops.losses.options import Backend, LossOptions, Reduction, shared
 from robustdml_ops.losses.peer.listed_pairs import listed_hinge
 from robustdml_ops.losses.peer.package import SubLosses, peer_reducers, reducer_of
 from robustdml_ops.ops import PairHinge, pair_hinge, pair_hinge_sum
-from robustdml_ops.ops.pairs import hinge_numbers
+from robustdml_ops.ops.pairs import hinge_options
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 from robustdml_ops.ops.pairs.plan import PairFormula
 
@@ -43,8 +43,9 @@ class ContrastiveLoss(PairFamilyLoss):
     distance : {"euclidean", "cosine", "squared"} or a distance of pytorch-metric-learning
         What the margins are compared with: the distance of unit vectors, √(2 − 2s), the cosine s, or the squared
         distance; see docs/compatibility.md for the objects.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: (). ``"none"``: (B,), ℓ_i = B·(Σ_p [d_ip − m⁺]₊/|A⁺| + Σ_n [m⁻ − d_in]₊/|A⁻|), whose mean is L.
+        ``"sum"``: the sum of what ``"none"`` gives.
     backend : {"native", "triton", "eager", "auto"}, optional
         Who computes. None and auto: the fastest that serves the device.
     ignore_index : int, optional
@@ -116,7 +117,7 @@ class ContrastiveLoss(PairFamilyLoss):
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
         settings, scale = self._settings()
-        return PairFormula("pair_hinge", hinge_numbers(**settings), "terms", (1 / scale, 1 / scale))
+        return PairFormula(hinge_options(**settings), "terms", (1 / scale, 1 / scale))
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         reducers = [reducer_of(self.reducer, name) for name in self.parts]

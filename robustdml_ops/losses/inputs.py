@@ -47,14 +47,22 @@ def own_samples(embeddings: Tensor, sample_weights: Tensor | None, dtype: torch.
     return {"embeddings": embeddings, "sample_weights": sample_weights}
 
 
-def reduce_samples(losses: Tensor, sample_weights: Tensor | None, reduction: str) -> Tensor:
-    """Weighted losses (B,), or their mean (): Σ w_i ℓ_i / max(1, number of w_i > 0)."""
-    if sample_weights is None:
-        return losses if reduction == "none" else losses.sum() / max(len(losses), 1)
-    weights = check_sample_weights(sample_weights, losses)
-    weighted = weights * losses
-    if reduction == "none":
-        return weighted
+def reduce_samples(
+    losses: Tensor, sample_weights: Tensor | None, reduction: str, counts: Tensor | None = None
+) -> Tensor:
+    """Weighted losses (B,), their sum (), or their mean (): Σ w_i ℓ_i / max(1, number of w_i > 0).
+
+    ``counts`` (B,), ≥ 0: as how many samples each counts in that number, and at least 1 is then any that is positive.
+    """
+    weights = None if sample_weights is None else check_sample_weights(sample_weights, losses)
+    weighted = losses if weights is None else weights * losses
+    if reduction != "mean":
+        return weighted if reduction == "none" else weighted.sum()
+    if counts is not None:
+        number = (counts if weights is None else counts * (weights > 0)).sum()
+        return weighted.sum() / torch.where(number > 0, number, 1)
+    if weights is None:
+        return weighted.sum() / max(len(losses), 1)
     return weighted.sum() / (weights > 0).sum().clamp(min=1)
 
 

@@ -15,6 +15,7 @@ from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.options import Backend, LossOptions, Reduction, shared
 from robustdml_ops.losses.peer.listed_pairs import labelled_nt_xent, listed_nt_xent
 from robustdml_ops.losses.peer.package import SubLosses
+from robustdml_ops.ops.pairs.backends import ContrastOptions
 from robustdml_ops.ops.pairs.plan import PairFormula
 
 
@@ -34,8 +35,9 @@ class NTXentLoss(ContrastFamilyLoss):
     ----------
     temperature : float
         τ > 0.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: (), over the positive pairs. ``"none"``: (B,), ℓ_i = B/|A| Σ_p ℓ_ip, whose mean is L.
+        ``"sum"``: the sum of what ``"none"`` gives.
     backend : {"native", "triton", "eager", "auto"}, optional
         Who computes. None and auto: the fastest that serves the device.
     ignore_index : int, optional
@@ -99,7 +101,7 @@ class NTXentLoss(ContrastFamilyLoss):
         return self.shards.sum_over_processes(here).clamp(min=1)
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
-        return PairFormula("pair_contrast", {}, "pairs", form=self.form, scale=self._scale())
+        return PairFormula(ContrastOptions(self.form), "pairs", scale=self._scale())
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)

@@ -9,10 +9,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import torch
+from torch import Tensor
 from typing_extensions import TypedDict
 
-Reduction = Literal["mean", "none"]
-REDUCTIONS = ("mean", "none")
+Reduction = Literal["mean", "sum", "none"]
+REDUCTIONS = ("mean", "sum", "none")
 Backend = Literal["native", "triton", "eager", "auto"]
 
 
@@ -104,6 +106,26 @@ class ClassMatrixOptions(LossOptions, total=False):
             "constant in the gradients. None: all negatives stay.",
         ),
     ]
+    first_embeddings: Annotated[
+        int,
+        Option(
+            0,
+            "int",
+            "Above 0: a row of the class matrix that no sample has met begins in training as the first embedding of "
+            "its class, of length 1, in the step that meets it, and as the mean direction of the first few if this is "
+            "above 1, which helps where labels are wrong. ``.taken`` (C,) counts them. See "
+            ":func:`~robustdml_ops.losses.start_class_matrix`.",
+        ),
+    ]
+    dtype: Annotated[
+        torch.dtype | None,
+        Option(
+            None,
+            "torch.dtype, optional",
+            "Type in which the class matrix is made: ``torch.bfloat16`` takes two bytes an element at all times, where "
+            "``loss.bfloat16()`` takes six while it converts. None: PyTorch's default.",
+        ),
+    ]
 
 
 class SoftmaxOptions(ClassMatrixOptions, total=False):
@@ -116,6 +138,24 @@ class SoftmaxOptions(ClassMatrixOptions, total=False):
             "bool",
             "With a ``negative_share``: whether a class that was drawn counts for those that it stands for, the "
             "logarithmic correction. False: the form of Partial FC.",
+        ),
+    ]
+    label_smoothing: Annotated[
+        float,
+        Option(
+            0.0,
+            "float",
+            "ε in [0, 1]: the targets are (1 − ε) of the label and ε/C of each class, as those of ``F.cross_entropy``. "
+            "Not beside ``negative_share`` or ``drop_similar_negatives``.",
+        ),
+    ]
+    weight: Annotated[
+        Tensor | None,
+        Option(
+            None,
+            "Tensor, optional",
+            '(C,), ≥ 0: weights of the classes, as of ``F.cross_entropy``: ``"mean"`` divides by the sum of the '
+            "samples'. A buffer. No gradient. None: 1.",
         ),
     ]
 
@@ -137,7 +177,7 @@ def check_options(kind: type, known: Collection[str], options: Mapping[str, Any]
             hint = f": did you mean {near[0]}?" if near else ""
             raise TypeError(f"{kind.__name__} has no argument {name!r}{hint}")
         reduces = name == "reducer" or name.endswith("regularizer")
-        if reduces and value is not None and options.get("reduction") == "none":
-            raise ValueError(
-                f"{name} with reduction='none', which gives the losses before they are reduced: leave one out"
-            )
+        reduction = options.get("reduction")
+        if reduces and value is not None and reduction in ("none", "sum"):
+            why = "gives the losses before they are reduced" if reduction == "none" else "is a reduction of its own"
+            raise ValueError(f"{name} with reduction={reduction!r}, which {why}: leave one out")

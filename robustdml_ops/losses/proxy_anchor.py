@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import torch
 from typing_extensions import Never
 
 from robustdml_ops.engine.plan import Plan
@@ -31,8 +32,8 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
     margin, alpha : float
         Margin δ of the cosines: positives are pulled above δ, negatives pushed below −δ. Scale α > 0 of the exponents:
         the larger, the more the hardest samples count.
-    reduction : {"mean", "none"}
-        ``"mean"``: the loss, (). ``"none"``: its terms by proxy, (C,), whose sum is the loss.
+    reduction : {"mean", "sum", "none"}
+        ``"mean"`` and ``"sum"``: the loss, (). ``"none"``: its terms by proxy, (C,), whose sum is the loss.
     backend : {"native", "triton", "eager", "auto"}, optional
         Who computes. None and auto: the fastest that serves the device.
     ignore_index : int, optional
@@ -65,6 +66,14 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         a wrong label or under another name. "own": the limit of each sample is its cosine with its own class, or with
         the nearest of several, and at least t_C of docs/equations.md. The selection is constant in the gradients. None:
         all negatives stay.
+    first_embeddings : int
+        Above 0: a row of the class matrix that no sample has met begins in training as the first embedding of its
+        class, of length 1, in the step that meets it, and as the mean direction of the first few if this is above 1,
+        which helps where labels are wrong. ``.taken`` (C,) counts them. See
+        :func:`~robustdml_ops.losses.start_class_matrix`. Default 0.
+    dtype : torch.dtype, optional
+        Type in which the class matrix is made: ``torch.bfloat16`` takes two bytes an element at all times, where
+        ``loss.bfloat16()`` takes six while it converts. None: PyTorch's default.
     **unknown
         Refused, with the name that was probably meant.
 
@@ -100,6 +109,8 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         negative_share: float = 1.0,
         negative_seed: int = 0,
         drop_similar_negatives: float | Literal["own"] | None = None,
+        first_embeddings: int = 0,
+        dtype: torch.dtype | None = None,
         **unknown: Never,
     ) -> None:
         super().__init__(num_classes, embedding_size, margin, alpha, **shared(ClassMatrixOptions, locals()))

@@ -7,10 +7,9 @@ from torch import Tensor, nn
 from typing_extensions import Never
 
 from robustdml_ops.engine.validation import check_positive
-from robustdml_ops.losses.families.classes import ClassFamilyLoss
-from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.families.classes import ClassFamilyLoss, ClassTerms
 from robustdml_ops.losses.options import Backend, Reduction, SoftmaxOptions, shared
-from robustdml_ops.ops import ClassLSE, similarity
+from robustdml_ops.ops import similarity
 from robustdml_ops.ops.classes.plan import ClassFormula
 
 
@@ -35,8 +34,9 @@ class ProxyNCALoss(ClassFamilyLoss):
     include_positive : bool
         Whether k = y stands in the denominator: True is a softmax, as ProxyNCA++ and most code has it; False the form
         of 2017, which is unbounded below, and 0 where a sample has no negative left.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: the loss, (). ``"none"``: one loss per sample, (B,), times its weight.
+        ``"sum"``: the sum of what ``"none"`` gives.
     backend : {"native", "triton", "eager", "auto"}, optional
         Who computes. None and auto: the fastest that serves the device.
     ignore_index : int, optional
@@ -69,9 +69,23 @@ class ProxyNCALoss(ClassFamilyLoss):
         a wrong label or under another name. "own": the limit of each sample is its cosine with its own class, or with
         the nearest of several, and at least t_C of docs/equations.md. The selection is constant in the gradients. None:
         all negatives stay.
+    first_embeddings : int
+        Above 0: a row of the class matrix that no sample has met begins in training as the first embedding of its
+        class, of length 1, in the step that meets it, and as the mean direction of the first few if this is above 1,
+        which helps where labels are wrong. ``.taken`` (C,) counts them. See
+        :func:`~robustdml_ops.losses.start_class_matrix`. Default 0.
+    dtype : torch.dtype, optional
+        Type in which the class matrix is made: ``torch.bfloat16`` takes two bytes an element at all times, where
+        ``loss.bfloat16()`` takes six while it converts. None: PyTorch's default.
     negative_correction : bool
         With a ``negative_share``: whether a class that was drawn counts for those that it stands for, the logarithmic
         correction. False: the form of Partial FC. Default True.
+    label_smoothing : float
+        ε in [0, 1]: the targets are (1 − ε) of the label and ε/C of each class, as those of ``F.cross_entropy``. Not
+        beside ``negative_share`` or ``drop_similar_negatives``. Default 0.0.
+    weight : Tensor, optional
+        (C,), ≥ 0: weights of the classes, as of ``F.cross_entropy``: ``"mean"`` divides by the sum of the samples'. A
+        buffer. No gradient. None: 1.
     **unknown
         Refused, with the name that was probably meant.
 
@@ -111,13 +125,19 @@ class ProxyNCALoss(ClassFamilyLoss):
         negative_share: float = 1.0,
         negative_seed: int = 0,
         drop_similar_negatives: float | Literal["own"] | None = None,
+        first_embeddings: int = 0,
+        dtype: torch.dtype | None = None,
         negative_correction: bool = True,
+        label_smoothing: float = 0.0,
+        weight: Tensor | None = None,
         **unknown: Never,
     ) -> None:
         super().__init__(num_classes, embedding_size, **shared(SoftmaxOptions, locals()))
         check_positive(softmax_scale=softmax_scale)
         if not include_positive and num_classes < 2:
             raise ValueError(f"include_positive=False needs at least 2 classes, got num_classes={num_classes}")
+        if not include_positive and self.label_smoothing:
+            raise ValueError("label_smoothing with include_positive=False, which is no cross-entropy: leave one out")
         self.softmax_scale, self.include_positive = softmax_scale, include_positive
         self._add_class_matrix(num_classes)
 
@@ -125,14 +145,14 @@ class ProxyNCALoss(ClassFamilyLoss):
         cosines = similarity(embeddings, self.proxies)
         return cosines if self._form() == "cosine" else 2 - 2 * cosines
 
-    def _losses_of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
-        losses = super()._losses_of_sums(sums, inputs, labels)
+    def _losses_of_sums(self, sums: ClassTerms, own: Tensor) -> Tensor:
+        losses = super()._losses_of_sums(sums, own)
         if self.include_positive:
             return losses
         # Of a sample that is left without a negative.
         return losses.masked_fill(sums.lse == -torch.inf, 0)
 
-    def _formula(self) -> ClassFormula:
+    def _formula(self, margins: Tensor | None) -> ClassFormula:
         return ClassFormula(**self._logit_settings())
 
     def _logit_settings(self) -> dict[str, Any]:

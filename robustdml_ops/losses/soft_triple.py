@@ -80,9 +80,23 @@ class SoftTripleLoss(CentersLoss):
         a wrong label or under another name. "own": the limit of each sample is its cosine with its own class, or with
         the nearest of several, and at least t_C of docs/equations.md. The selection is constant in the gradients. None:
         all negatives stay.
+    first_embeddings : int
+        Above 0: a row of the class matrix that no sample has met begins in training as the first embedding of its
+        class, of length 1, in the step that meets it, and as the mean direction of the first few if this is above 1,
+        which helps where labels are wrong. ``.taken`` (C,) counts them. See
+        :func:`~robustdml_ops.losses.start_class_matrix`. Default 0.
+    dtype : torch.dtype, optional
+        Type in which the class matrix is made: ``torch.bfloat16`` takes two bytes an element at all times, where
+        ``loss.bfloat16()`` takes six while it converts. None: PyTorch's default.
     negative_correction : bool
         With a ``negative_share``: whether a class that was drawn counts for those that it stands for, the logarithmic
         correction. False: the form of Partial FC. Default True.
+    label_smoothing : float
+        ε in [0, 1]: the targets are (1 − ε) of the label and ε/C of each class, as those of ``F.cross_entropy``. Not
+        beside ``negative_share`` or ``drop_similar_negatives``. Default 0.0.
+    weight : Tensor, optional
+        (C,), ≥ 0: weights of the classes, as of ``F.cross_entropy``: ``"mean"`` divides by the sum of the samples'. A
+        buffer. No gradient. None: 1.
     **unknown
         Refused, with the name that was probably meant.
 
@@ -122,7 +136,11 @@ class SoftTripleLoss(CentersLoss):
         negative_share: float = 1.0,
         negative_seed: int = 0,
         drop_similar_negatives: float | Literal["own"] | None = None,
+        first_embeddings: int = 0,
+        dtype: torch.dtype | None = None,
         negative_correction: bool = True,
+        label_smoothing: float = 0.0,
+        weight: Tensor | None = None,
         **unknown: Never,
     ) -> None:
         check_finite_numbers(margin=margin, regularizer_weight=regularizer_weight)
@@ -166,8 +184,10 @@ class SoftTripleLoss(CentersLoss):
             sub_losses["center_reg_loss"] = spread
         return super()._regularized(sub_losses)
 
-    def _formula(self) -> ClassFormula | None:
-        return None if self.regularizer_weight else ClassFormula(**self._logit_settings())
+    def _formula(self, margins: Tensor | None) -> ClassFormula | None:
+        if self.regularizer_weight:
+            return None
+        return ClassFormula(self.la, self.margin, pooling="softmax", gamma=1 / self.gamma)
 
     def _logit_settings(self) -> dict[str, Any]:
         of_label = -self.la * self.margin

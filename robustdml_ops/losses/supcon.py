@@ -16,6 +16,7 @@ from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.options import Backend, LossOptions, Reduction, shared
 from robustdml_ops.losses.peer.listed_pairs import listed_supcon
 from robustdml_ops.losses.peer.package import SubLosses, of_each
+from robustdml_ops.ops.pairs.backends import ContrastOptions
 from robustdml_ops.ops.pairs.plan import PairFormula
 
 
@@ -40,8 +41,9 @@ class SupConLoss(ContrastFamilyLoss):
         τ > 0.
     form : {"outside", "inside"}
         Whether the mean over the positives is outside or inside of the logarithm.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: (). ``"none"``: (B,).
+        ``"sum"``: the sum of what ``"none"`` gives.
     backend : {"native", "triton", "eager", "auto"}, optional
         Who computes. None and auto: the fastest that serves the device.
     ignore_index : int, optional
@@ -98,8 +100,8 @@ class SupConLoss(ContrastFamilyLoss):
         else:
             losses = self._sample_losses(checked)
             weighted = checked.weighted(losses) * contrasted
-            if self.reduction == "none":
-                return weighted
+            if self.reduction != "mean":
+                return weighted if self.reduction == "none" else shards.sum_terms(weighted.sum())
             total, above = weighted.sum(), (losses > 0).sum()
         return shards.sum_terms(
             total / torch.where(contrasted, shards.sum_over_processes(above).clamp(min=1), torch.inf)
@@ -118,7 +120,7 @@ class SupConLoss(ContrastFamilyLoss):
         return both.amax() > both.masked_fill(both == ABSENT, torch.iinfo(both.dtype).max).amin()
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
-        return PairFormula("pair_contrast", {}, "above", form=self.form, scale=self._scale())
+        return PairFormula(ContrastOptions(self.form), "above", scale=self._scale())
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)
