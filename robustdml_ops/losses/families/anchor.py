@@ -12,7 +12,8 @@ from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, LabelSets
 from robustdml_ops.engine.proxy_update import refuse_update
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_sample_weights
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss, StepRows
-from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs
+from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.options import ClassMatrixOptions
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse, similarity

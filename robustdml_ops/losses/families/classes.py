@@ -14,7 +14,8 @@ from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.plan import Plan
 from robustdml_ops.engine.validation import check_elements, check_finite_numbers, check_vector
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
-from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions, reduce_samples
+from robustdml_ops.losses.inputs import LossInputs, reduce_samples
+from robustdml_ops.losses.options import SoftmaxOptions
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops import ABSENT, class_lse

@@ -9,7 +9,8 @@ from typing_extensions import Unpack
 
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_vector, require
 from robustdml_ops.losses.families.classes import ClassFamilyLoss, ClassTerms
-from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions
+from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.options import SoftmaxOptions
 from robustdml_ops.losses.peer.package import INSTALLED, named, peer_distances
 from robustdml_ops.ops import ABSENT, similarity
 from robustdml_ops.ops.classes.plan import ClassFormula

@@ -12,7 +12,8 @@ from robustdml_ops.engine.plan import Plan, Plans
 from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, OwnRows, ShownSettings, settings_of
 from robustdml_ops.engine.validation import check_choice
 from robustdml_ops.losses.first_steps import FirstSteps
-from robustdml_ops.losses.inputs import REDUCTIONS, LossInputs, LossOptions, check_options
+from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.options import REDUCTIONS, LossOptions, check_options
 from robustdml_ops.losses.peer.interface import PeerInterface, without_label
 from robustdml_ops.losses.peer.listed_pairs import check_indices
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.dispatch import choose, has_no_values, registered_op
+from robustdml_ops.backends.dispatch import SweepFunction, choose, has_no_values, refuse_vmap, registered_op
 from robustdml_ops.engine.op_arguments import SCHEMA, unflatten
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.rows.backends import gradient_buffer
@@ -25,7 +25,7 @@ from robustdml_ops.ops.classes.sweep import (
 )
 
 
-class ClassSweep(torch.autograd.Function):
+class ClassSweep(SweepFunction):
     """Log-sum-exps, logits of the labels and, outside of graphs, what backward takes of the sweep."""
 
     @staticmethod
@@ -57,6 +57,7 @@ class ClassSweep(torch.autograd.Function):
         """Sweep again, with the upstream gradients of the first two results."""
         if dlse is None and dtarget is None:
             return (None,) * len(ctx.needs_input_grad)
+        refuse_vmap(dlse, dtarget)
         if ctx.update is not None:
             ctx.update.check_version(ctx.version)
             if torch.is_grad_enabled():
