@@ -102,7 +102,7 @@ class Processes:
         checksum = zlib.crc32(repr(traits).encode())
         headers = self._look("the look at each other's input", _FORWARD, error is None, size, checksum)
         if not headers[:, _OK].all() or (headers[:, _TRAITS] != checksum).any():
-            self._disagree(error, traits)
+            self._disagree("step", error, traits)
         self.sizes = tuple(headers[:, _CONTENT].tolist())
         return rows
 
@@ -116,14 +116,14 @@ class Processes:
                 for rank, (stage, checks, collectives) in zip(self.ranks, headers[:, _PLACE].tolist(), strict=True)
             )
             message = f"the processes are at different calls of a sharded loss or filter: {places}"
-            self._part(message)
+            self.part(message)
             raise ShardError(
                 f"{message}. Every process has to make the same calls and backwards in the same order; end all of them "
                 "and start anew"
             )
         return headers
 
-    def _disagree(self, error: Exception | None, traits: Mapping[str, str]) -> NoReturn:
+    def _disagree(self, what: str, error: Exception | None, traits: Mapping[str, str]) -> NoReturn:
         """Raise on every process, naming the rank that differs or failed."""
         reports: list[Any] = [None] * self.size
         report = None if error is None else f"{type(error).__name__}: {error}"
@@ -132,7 +132,7 @@ class Processes:
             raise error
         failed = [f"rank {rank}: {report}" for rank, (report, _) in zip(self.ranks, reports, strict=True) if report]
         if failed:
-            raise ShardError(f"no process has done this step, because of {'; '.join(failed)}")
+            raise ShardError(f"no process has done this {what}, because of {'; '.join(failed)}")
         base = reports[0][1]
         differing = [
             f"{name} is {base.get(name, 'not there')} on rank {self.ranks[0]} and {found.get(name, 'not there')} on "
@@ -183,23 +183,41 @@ class Processes:
         """Largest of all processes; no gradient."""
         return self._all_reduce(values, dist.ReduceOp.MAX)
 
-    def require_same(self, number: Tensor, what: str) -> None:
-        """Raise on all processes where ``number`` () differs; on a GPU by a device-side assertion."""
-        number = number.detach().reshape(1)
-        if on_host := number.device.type == "cpu":
-            bits = int(number.double().view(torch.int64))
-            numbers = self._look(f"the look at {what}", _BACKWARD, True, bits, 0)[:, _CONTENT].view(torch.float64)
-        else:
-            numbers = self._all_gather(number, self.device_group, f"the look at {what}").flatten()
+    def begin_backward(self, gradient: Tensor, check: Callable[[Tensor], None] | None) -> None:
+        """Raise on all processes if ``check(gradient)`` raises on one, or if ``gradient`` () of the loss differs.
+
+        On a GPU the gradients are compared by a device-side assertion.
+        """
+        error = None
+        try:
+            if check is not None:
+                check(gradient)
+        except Exception as raised:
+            error = raised
+        number = gradient.detach().double() if gradient.dim() == 0 else None
+        on_host = number is not None and number.device.type == "cpu"
+        bits = int(number.view(torch.int64)) if number is not None and on_host else 0
+        headers = self._look("the look at the gradient of the loss", _BACKWARD, error is None, bits, 0)
+        if not headers[:, _OK].all():
+            self._disagree("backward", error, {})
+        if number is not None:
+            numbers = headers[:, _CONTENT].view(torch.float64)
+            if not on_host:
+                numbers = self._all_gather(number[None], self.device_group, "the comparison of its gradient").flatten()
+            self._require_same(numbers)
+        torch.autograd.Variable._execution_engine.queue_callback(_Backward(self))
+
+    def _require_same(self, numbers: Tensor) -> None:
+        """Raise where the gradient () of the loss on one process differs."""
         differs = (numbers != numbers[0]) & ~(numbers.isnan() & numbers[0].isnan())
-        if not on_host:
-            torch._assert_async(~differs.any(), f"{what} differs between processes")
+        if numbers.device.type != "cpu":
+            torch._assert_async(~differs.any(), "the gradient of the loss differs between processes")
         elif differs.any():
             place = int(differs.nonzero()[0])
             raise ShardError(
-                f"{what} is {float(numbers[0]):.6g} on rank {self.ranks[0]} and {float(numbers[place]):.6g} on rank "
-                f"{self.ranks[place]}: multiply it by the same factor on all processes; loss scalers and schedules "
-                "among them. Nothing has been made of it"
+                f"the gradient of the loss is {float(numbers[0]):.6g} on rank {self.ranks[0]} and "
+                f"{float(numbers[place]):.6g} on rank {self.ranks[place]}: multiply it by the same factor on all "
+                "processes; loss scalers and schedules among them. Nothing has been made of it"
             )
 
     def _all_reduce(self, values: Tensor, operation: Any, what: str = "a sum or maximum over all classes") -> Tensor:
@@ -219,10 +237,10 @@ class Processes:
         except (ShardError, _StopRecomputationError):  # the latter ends what torch.utils.checkpoint computes anew
             raise
         except Exception as error:
-            self._part(f"{type(error).__name__}: {error}")
+            self.part(f"{type(error).__name__}: {error}")
             raise
 
-    def _part(self, report: str) -> None:
+    def part(self, report: str) -> None:
         """Leave the other processes, with a report for them."""
         self.parted = True
         with suppress(RuntimeError):  # the store may have ended
@@ -265,6 +283,23 @@ class Processes:
                     raise RuntimeError("another process has failed while this one waited") from None
             else:
                 return
+
+
+class _Backward:
+    """Lives as long as PyTorch runs a backward, which calls it at the end; if that raises, the processes have parted.
+
+    So it hears of all errors, also of those in PyTorch's own nodes.
+    """
+
+    def __init__(self, processes: Processes) -> None:
+        self.processes, self.ended = processes, False
+
+    def __call__(self) -> None:
+        self.ended = True
+
+    def __del__(self) -> None:
+        if not (self.ended or self.processes.parted):
+            self.processes.part("an error in its backward, which it has raised itself")
 
 
 def _trait(value: Tensor | None) -> str:
