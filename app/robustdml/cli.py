@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from robustdml.command_line import CommandParser
-from robustdml.errors import UnknownNameError, UsageError, disk_error, in_one_line, is_want_of_memory, reason_of
+from robustdml.errors import UnknownNameError, UsageError, disk_error, in_one_line, is_want_of_memory, reason_of, say
 from robustdml_ops import __version__
 
 # Module and help of each command; the experiments add theirs.
@@ -57,11 +57,11 @@ def main(argv: Sequence[str] | None = None, program: str = "robustdml") -> int:
         if not hasattr(end, "told"):
             raise
         if end.told:  # By `robustdml.run.preemption.Preempted`
-            print(f"{name}: {end.told}; {parsed.way_on(parsed)}", file=sys.stderr)
+            say(f"{name}: {end.told}; {parsed.way_on(parsed)}", sys.stderr)
         return int(end.code or 0)
     except KeyboardInterrupt:
         way_on = "" if parsed.way_on is None else f"; {parsed.way_on(parsed)}"
-        print(f"{name}: interrupted{way_on}", file=sys.stderr)
+        say(f"{name}: interrupted{way_on}", sys.stderr)
         return 130
     return status
 

@@ -5,9 +5,9 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from robustdml.errors import UnknownNameError, did_you_mean, expanded, few
+from robustdml.errors import UnknownNameError, did_you_mean, expanded, few, in_one_line, say
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -32,6 +32,10 @@ class CommandParser(argparse.ArgumentParser):
             hint = f"; did you mean --data {unknown[0]}?" if "--data" in self._option_string_actions else ""
             self.error(f"unexpected argument {unknown[0]!r}{hint}")
         return parsed, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong: a shell may have filled in names of files."""
+        super().error(in_one_line(message))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -62,9 +66,9 @@ def is_off(default: object) -> bool:
 def say_left_out(command: str, left_out: Sequence[str], notes: Sequence[str] = ()) -> None:
     """Say how data was read, where that is not plain, and name the first few of what was left out, with the reason."""
     for note in dict.fromkeys(notes):
-        print(f"robustdml {command}: {note}", file=sys.stderr)
+        say(f"robustdml {command}: {note}", sys.stderr)
     if left_out:
-        print(f"robustdml {command}: left out {len(left_out):,}: {few(left_out)}", file=sys.stderr)
+        say(f"robustdml {command}: left out {len(left_out):,}: {few(left_out)}", sys.stderr)
 
 
 def _meant(option: str, known: Sequence[str]) -> str:

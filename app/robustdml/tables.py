@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from robustdml.cache import NAMES, write_text
-from robustdml.errors import UsageError, in_one_line, reason_of
+from robustdml.errors import UsageError, reason_of, say
 from robustdml.plain_files import check_plain
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -62,7 +62,7 @@ def _text(path: Path, kind: str, content: bytes, own: str) -> str:
         decoded = content.decode("cp1252")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: neither in UTF-8 nor in Windows-1252 ({error}); save it in UTF-8") from error
-    print(f"robustdml: {in_one_line(str(path))} is not in UTF-8, and read as Windows-1252", file=sys.stderr)
+    say(f"robustdml: {path} is not in UTF-8, and read as Windows-1252", sys.stderr)
     return decoded
 
 

@@ -4,6 +4,7 @@ import argparse
 import itertools
 import json
 import os
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -19,7 +20,7 @@ from robustdml.commands.audit import STATE, digest_of
 from robustdml.config import CONFIDENCE, DROP, USES
 from robustdml.data.features import TEST, read_part, sample_names
 from robustdml.data.files import is_image, is_image_inside
-from robustdml.errors import UsageError, counted, few
+from robustdml.errors import OBEYED, UsageError, counted, few, say
 from robustdml.plain_files import read_json, read_npz, write_npz
 from robustdml.tables import write_csv
 
@@ -85,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         told = {"left out, expected right": expected_right(undecided), "decisions": dict(+decided), "to": str(to)}
         print(json.dumps(counts | told))
         return 0
-    print(f"{to}: {len(kept):,} of {counted(len(findings), 'sample')}, {changed:,} of them under another label")
+    say(f"{to}: {len(kept):,} of {counted(len(findings), 'sample')}, {changed:,} of them under another label")
     if gone:
         print(losing)
     if decided:
@@ -140,7 +141,7 @@ def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:
     if others:
         raise UsageError(f"no images by their content: {few(others)}; leave them out of the findings, or drop --copy")
     for label in {one.label for one in kept.values()}:
-        if not label or label != os.path.basename(label) or "\0" in label or label.startswith("."):
+        if not label or label != os.path.basename(label) or label.startswith(".") or re.search(OBEYED, label):
             raise UsageError(f"class {label!r} cannot be the name of a folder; give --to a .csv list")
     unfinished = to.with_name(f".{to.name}.unfinished")
     with sole_use(unfinished.with_suffix(".lock"), to):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from robustdml.arrays import Array, Doubles, Ints, Singles, blocks
@@ -39,10 +38,10 @@ from robustdml.data.dataset import Samples
 from robustdml.data.folders import with_images
 from robustdml.data.image_files import seen
 from robustdml.data.load import expected_data
-from robustdml.errors import UsageError, counted, few, in_one_line
+from robustdml.errors import UsageError, counted, few, say
 from robustdml.networks.backbones.choice import check_installed, default_image_size
 from robustdml.plain_files import read_json, write_npz
-from robustdml.progress import OnProgress, progress_bar
+from robustdml.progress import OnProgress, progress_bar, show_table
 
 LABELS, PAGE, FEATURES, STATE = "labels.csv", "audit.html", "features.npz", "audit.json"
 # Width of the share's interval from which on a person is asked to check some labels.
@@ -96,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
         samples = read_samples(arguments.data, columns_of(arguments), on_progress)
         _check_classes(samples)
         if (outside := outside_line(samples)) is not None:
-            print(f"robustdml audit: {in_one_line(outside)}", file=sys.stderr)
+            say(f"robustdml audit: {outside}", sys.stderr)
         _take_up(out, samples, config, arguments)
         if samples.files:
             check_installed(config.backbone, config.backbone_weights)
@@ -128,10 +127,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(_as_json(out, samples, findings, auditor, sections)))
         return 0
-    Console().print(_summary(samples, auditor, sections, checked))
+    show_table(_summary(samples, auditor, sections, checked))
     for line in outlook(findings):
         print(line)
-    print(f"{out / PAGE}: look there, then try robustdml apply {out / LABELS} --to CLEAN")
+    say(f"{out / PAGE}: look there, then try robustdml apply {out / LABELS} --to CLEAN")
     _, low, high = auditor.wrong_share_
     judged = len(auditor.small_classes_) < len(auditor.classes_)
     if judged and high - low > WIDE and np.isnan(checked).all():

@@ -12,7 +12,7 @@ from robustdml.cache import check_writable
 from robustdml.command_line import path, say_left_out
 from robustdml.commands.columns import add_column_arguments, columns_of
 from robustdml.data.features import TEST, TRAIN
-from robustdml.errors import UsageError, expanded
+from robustdml.errors import UsageError, expanded, say
 from robustdml.networks.preparation import resolve_device
 from robustdml.plain_files import write_npz
 from robustdml.progress import OnProgress, progress_bar
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     write_npz(out, **arrays)
     say_left_out("embed", left_out, notes)
     if "labels" not in arrays:
-        print(f"robustdml embed: {arguments.images} has no labels, such as class folders give: none are in {out}")
+        say(f"robustdml embed: {arguments.images} has no labels, such as class folders give: none are in {out}")
     sizes = (f"{name} {'×'.join(map(str, array.shape))}" for name, array in arrays.items())
-    print(f"{out}: {', '.join(sizes)}")
+    say(f"{out}: {', '.join(sizes)}")
     return 0

@@ -15,7 +15,7 @@ from torch import Tensor
 from robustdml.arrays import Singles
 from robustdml.cache import write_text, write_whole
 from robustdml.commands.embed import add_model_arguments, add_output_argument, open_model
-from robustdml.errors import UsageError, quiet, reason_of
+from robustdml.errors import UsageError, quiet, reason_of, say
 from robustdml.progress import progress_bar
 from robustdml.trained.embedder import ModelCard, TrainedEmbedder
 
@@ -32,8 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
         on_progress(f"writing {arguments.out}", 0, 0)
         metadata, difference = export_model(embedder, arguments.out)
     takes = embedder.card.takes
-    print(f"{arguments.out}: takes {takes}; no number differs from the network's by more than {difference:.1e}")
-    print(f"{metadata}: how what it takes is prepared, and what trained it")
+    say(f"{arguments.out}: takes {takes}; no number differs from the network's by more than {difference:.1e}")
+    say(f"{metadata}: how what it takes is prepared, and what trained it")
     return 0
 
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections import Counter
-from html import escape
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,9 @@ from robustdml.cache import check_writable, write_text
 from robustdml.command_line import path, say_left_out
 from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, embed_source, open_model, same_source
 from robustdml.data.images import decode
-from robustdml.errors import UsageError, counted, in_one_line
+from robustdml.errors import UsageError, counted, say
 from robustdml.progress import progress_bar
-from robustdml.reports.html import figure, page, picture, searched
+from robustdml.reports.html import as_text, figure, page, picture, searched
 from robustdml.trained.embedding import Embedded
 from robustdml_ops.ops import nearest
 
@@ -75,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         on_progress("pictures", 0, 0)
         title = f"Found in {gallery.samples.source}"
         below = f"The {min(arguments.k, most)} most similar of {most:,}, by the cosine. All are in {FOUND}."
-        sections = [f"<h1>{escape(in_one_line(title))}</h1><p>{below}</p>"]
+        sections = [f"<h1>{as_text(title)}</h1><p>{below}</p>"]
         for number, one in enumerate(listed[:MOST_SHOWN]):
             figures = [_figure(queries, number, one["query"], "searched")]
             for place, hit in zip(places[number], one["found"], strict=True):
@@ -84,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_text(out / PAGE, page(title, "\n".join(sections)))
     left_out = list(dict.fromkeys([*queries.samples.left_out, *gallery.samples.left_out]))
     say_left_out("search", left_out, [*queries.samples.notes, *gallery.samples.notes])
-    print(f"{out / PAGE}: {counted(len(listed), 'query', 'queries')} in {counted(len(others), 'sample')}")
+    say(f"{out / PAGE}: {counted(len(listed), 'query', 'queries')} in {counted(len(others), 'sample')}")
     return 0
 
 
@@ -104,4 +103,4 @@ def _figure(embedded: Embedded, place: int, name: str, said: str) -> str:
         pixels = samples.inputs[place]
     source = "" if isinstance(pixels, str) else picture(pixels)
     told = f"{said} {embedded.class_of(place) or ''}".strip()
-    return figure(source, in_one_line(name), in_one_line(f"{told} · {Path(name).name}"))
+    return figure(source, name, f"{told} · {Path(name).name}")

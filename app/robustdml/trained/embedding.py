@@ -23,7 +23,7 @@ from robustdml.data.images import check_left_out, decode, read_ahead
 from robustdml.data.lists import ANY_COLUMNS, LISTS, Columns, is_list, metadata_of
 from robustdml.data.load import existing
 from robustdml.data.named import NAMED
-from robustdml.errors import UsageError, counted, expanded
+from robustdml.errors import UsageError, counted, expanded, say
 from robustdml.networks.backbones.choice import is_own_code
 from robustdml.networks.models import gathered
 from robustdml.networks.stored_features import RowsFrom, map_features, store_rows, stored_as
@@ -146,10 +146,10 @@ def _stored(embedder: TrainedEmbedder, samples: Samples, size: int, rows: RowsFr
     place = hashlib.blake2b(os.path.abspath(samples.source).encode("utf-8", NAMES), digest_size=6).hexdigest()
     path = stored_as(f"embedded-{place}", images, embedder, embedder.device)
     if begun_file(path).exists():
-        print(f"{samples.source}: goes on with what a call before has embedded", file=sys.stderr)
+        say(f"{samples.source}: goes on with what a call before has embedded", sys.stderr)
     elif [other for other in path.parent.glob(f".embedded-{place}-*.begun") if take_away(other)]:
         changed = "images or model have changed since a call that did not end"
-        print(f"{samples.source}: {changed}; all are embedded anew", file=sys.stderr)
+        say(f"{samples.source}: {changed}; all are embedded anew", sys.stderr)
     store_rows(path, len(images), np.float32, size, rows)
     return map_features(path)
 
