@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from robustdml.command_line import CommandParser
+from robustdml.data.images import limit_pixels
 from robustdml.errors import UnknownNameError, UsageError, disk_error, in_one_line, is_want_of_memory, reason_of, say
 from robustdml_ops import __version__
 
@@ -35,6 +36,8 @@ def main(argv: Sequence[str] | None = None, program: str = "robustdml") -> int:
     try:
         parsed = _parser(arguments, program).parse_args(arguments)
         name = f"{program} {parsed.command}"
+        if "max_megapixels" in parsed:
+            limit_pixels(parsed.max_megapixels)
         status: int = parsed.run(parsed)
         # What is printed may wait in a buffer until here, and meet a full disk.
         sys.stdout.flush()

@@ -1,12 +1,14 @@
 """A parser of the command line that says what may have been meant, and in one line how the command is used."""
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from robustdml.data.images import MOST_MEGAPIXELS
 from robustdml.errors import UnknownNameError, did_you_mean, expanded, few, in_one_line, say
 
 
@@ -56,6 +58,27 @@ def duration(text: str) -> float:
     if found is None or not float(found[1]):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a time such as 90s, 10m or 2h")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def add_size_limit(parser: argparse._ActionsContainer) -> None:
+    """Add the option that limits the size of images, which may come from strangers."""
+    parser.add_argument(
+        "--max-megapixels",
+        type=_positive,
+        default=MOST_MEGAPIXELS,
+        metavar="M",
+        help="images of more million pixels are not decoded",
+    )
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
+    return number
 
 
 def is_off(default: object) -> bool:

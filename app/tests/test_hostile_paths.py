@@ -7,6 +7,7 @@ import os
 import random
 import re
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -23,10 +24,17 @@ from robustdml.cache import write_text
 from robustdml.commands import audit
 from robustdml.data import load_data
 from robustdml.data.folders import folder_images
-from robustdml.data.images import decode
+from robustdml.data.images import MOST_MEGAPIXELS, decode, limit_pixels
 from robustdml.errors import OBEYED, UsageError
 from robustdml.progress import show_table
 from robustdml.trained.embedder import load_embedder
+
+
+@pytest.fixture(autouse=True)
+def usual_limit():
+    yield
+    limit_pixels(MOST_MEGAPIXELS)
+
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="names and pipes of Linux")
 
@@ -48,9 +56,26 @@ def test_images_that_are_not_opened(tmp_path):
     parts = [header, b"IDAT", b"IEND"]
     chunks = (len(part[4:]).to_bytes(4, "big") + part + zipfile.crc32(part).to_bytes(4, "big") for part in parts)
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
-    assert "decompression bomb" in decode(path, 8)
+    assert "more than 128 million pixels; --max-megapixels takes" in decode(path, 8)
     path.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
     assert "cannot identify image file" in decode(path, 8)
+
+
+def test_an_image_of_very_many_pixels_is_refused_at_once(tmp_path):
+    """144 megapixels in half a megabyte took a minute, and a warning of Python."""
+    save_photos(tmp_path / "data", classes=2, images=2, size=(12, 12))
+    large = tmp_path / "data" / "class 0" / "large.png"
+    Image.new("1", (12_000, 12_000)).save(large)
+    command = ("train", "--data", tmp_path / "data", "--backbone", "untrained", "--image-size", "8")
+    began = time.process_time()
+    told = refused(*command)
+    assert f"{large} (more than 128 million pixels; --max-megapixels takes larger ones)" in told.splitlines()[-1]
+    assert "Warning" not in told and time.process_time() - began < 20
+    assert "more than 0.0001 million pixels" in refused(*command, "--max-megapixels", "0.0001")
+    assert "'-1': expected a number above 0" in refused(*command, "--max-megapixels", "-1")
+    assert isinstance(decode(photograph(tmp_path / "small.png"), 8), str)  # as the last command has set
+    limit_pixels(150)
+    assert not isinstance(decode(large, 8), str)
 
 
 def test_damaged_images_end_in_one_sentence(tmp_path):
@@ -247,6 +272,21 @@ def test_an_audit_does_not_take_up_what_was_made_of_other_images(tmp_path):
     run_command(*command)
     photograph(tmp_path / "data" / "class 0" / "0.png", 5, side=20)
     assert "holds an audit with other samples" in refused(*command)
+
+
+@LINUX
+def test_a_link_to_an_image_elsewhere_is_told_when_it_is_copied(tmp_path):
+    private = photograph(tmp_path / "private" / "scan.png", 3)
+    files = [photograph(tmp_path / "data" / "x" / f"{number}.png", number) for number in range(3)]
+    (tmp_path / "data" / "x" / "within.png").symlink_to(files[0])
+    out = tmp_path / "data" / "x" / "3.png"
+    out.symlink_to(private)
+    write_findings(tmp_path / "labels.csv", [finding(file) for file in (*files, files[0].with_name("within.png"))])
+    assert not run_command("apply", tmp_path / "labels.csv", "--to", tmp_path / "clean", "--copy").err
+    write_findings(tmp_path / "labels.csv", [finding(file) for file in (*files, out)])
+    told = run_command("apply", tmp_path / "labels.csv", "--to", tmp_path / "again", "--copy").err
+    assert f"copies 1 image that links lead to elsewhere, the first is {out} to {private}" in told
+    assert not run_command("apply", tmp_path / "labels.csv", "--to", tmp_path / "linked").err
 
 
 @LINUX

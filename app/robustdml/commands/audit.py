@@ -31,7 +31,7 @@ from robustdml.audit_report.page import render_page
 from robustdml.audit_report.questions import Section, ask
 from robustdml.audit_report.samples import outside_line, read_samples
 from robustdml.cache import LOCK, NAMES, sole_use, write_text
-from robustdml.command_line import path, say_left_out
+from robustdml.command_line import add_size_limit, path, say_left_out
 from robustdml.commands.columns import add_column_arguments, columns_of
 from robustdml.config import TrainingConfig
 from robustdml.data.dataset import Samples
@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help=f"folder for {LABELS}, {PAGE}, {FEATURES} and the models; the same audit, interrupted, goes on there",
     )
+    add_size_limit(parser)
     parser.add_argument("--runs", type=int, default=1, help="independently seeded runs that judge together")
     parser.add_argument("--as-they-are", action="store_true", help="judge features as given, without learning first")
     parser.add_argument(

@@ -9,7 +9,7 @@ import numpy as np
 
 from robustdml.arrays import Array
 from robustdml.cache import check_writable
-from robustdml.command_line import path, say_left_out
+from robustdml.command_line import add_size_limit, path, say_left_out
 from robustdml.commands.columns import add_column_arguments, columns_of
 from robustdml.data.features import TEST, TRAIN
 from robustdml.errors import UsageError, expanded, say
@@ -67,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", metavar="IMAGES", help=EXPECTED)
     add_output_argument(parser, "the .npz file to write; robustdml train --data FILE reads it")
     add_embedding_arguments(parser)
+    add_size_limit(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from robustdml.arrays import Doubles, Labels
 from robustdml.cache import check_writable, write_text
-from robustdml.command_line import path, say_left_out
+from robustdml.command_line import add_size_limit, path, say_left_out
 from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, embed_source, open_model, same_source
 from robustdml.errors import UsageError, counted, few, say
 from robustdml.progress import progress_bar, show_table
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=path, metavar="FOLDER", help=f"folder for {PAGE}, {FIGURES} and {CLASSES}")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON rather than as a table")
     add_embedding_arguments(parser)
+    add_size_limit(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import torch
 
 from robustdml.arrays import Array
 from robustdml.cache import check_writable, write_text
-from robustdml.command_line import path, say_left_out
+from robustdml.command_line import add_size_limit, path, say_left_out
 from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, embed_source, open_model, same_source
 from robustdml.data.images import decode
 from robustdml.errors import UsageError, counted, say
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-k", type=int, default=8, help="how many to find")
     parser.add_argument("--out", type=path, default=Path("search"), help=f"folder for {PAGE} and {FOUND}")
     add_embedding_arguments(parser)
+    add_size_limit(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

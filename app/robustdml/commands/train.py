@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from robustdml.cache import write_text
-from robustdml.command_line import duration, is_off, path, say_left_out
+from robustdml.command_line import add_size_limit, duration, is_off, path, say_left_out
 from robustdml.data import RetrievalData, load_data
 from robustdml.data.lists import Columns
 from robustdml.data.named import NAMED
@@ -53,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"settings, such as OUT/{CONFIG_FILE}; options override them (default: with --resume those of --out)",
     )
+    add_size_limit(run_options)
     headings: dict[str, argparse._ArgumentGroup] = {}
     for setting in all_settings().values():
         if setting.heading not in headings:

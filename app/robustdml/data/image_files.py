@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from robustdml.arrays import Array, Pixels, Rows
 from robustdml.cache import NAMES, cache_folder, make_private, write_text
-from robustdml.data.images import read_ahead
+from robustdml.data.images import most_megapixels, read_ahead
 from robustdml.errors import UsageError, counted, few
 from robustdml.plain_files import read_json
 from robustdml.progress import OnProgress
@@ -65,7 +65,7 @@ def batches_of(inputs: Inputs, chosen: Iterable[slice | Rows]) -> Iterator[Array
 
 def find_broken(files: Sequence[Path], on_progress: OnProgress) -> dict[int, str]:
     """Find the files that cannot be read, by row, with the reason; an interrupted check goes on where it was."""
-    path = cache_folder() / "checked" / f"{fingerprint(files)}.json"
+    path = cache_folder() / "checked" / f"{fingerprint(files)}-{most_megapixels():g}.json"
     make_private(path.parent)
     known = read_json(path, "list of broken images; delete it, and it is made again") if path.exists() else {}
     done, broken = known.get("done", 0), {int(row): reason for row, reason in known.get("broken", {}).items()}
