@@ -116,7 +116,7 @@ class Processes:
                 for rank, (stage, checks, collectives) in zip(self.ranks, headers[:, _PLACE].tolist(), strict=True)
             )
             message = f"the processes are at different calls of a sharded loss or filter: {places}"
-            self.part(message)
+            self._part(message)
             raise ShardError(
                 f"{message}. Every process has to make the same calls and backwards in the same order; end all of them "
                 "and start anew"
@@ -205,7 +205,7 @@ class Processes:
             if not on_host:
                 numbers = self._all_gather(number[None], self.device_group, "the comparison of its gradient").flatten()
             self._require_same(numbers)
-        torch.autograd.Variable._execution_engine.queue_callback(_Backward(self))
+        torch.autograd.Variable._execution_engine.queue_callback(self.roll_call.new_backward())
 
     def _require_same(self, numbers: Tensor) -> None:
         """Raise where the gradient () of the loss on one process differs."""
@@ -237,10 +237,10 @@ class Processes:
         except (ShardError, _StopRecomputationError):  # the latter ends what torch.utils.checkpoint computes anew
             raise
         except Exception as error:
-            self.part(f"{type(error).__name__}: {error}")
+            self._part(f"{type(error).__name__}: {error}")
             raise
 
-    def part(self, report: str) -> None:
+    def _part(self, report: str) -> None:
         """Leave the other processes, with a report for them."""
         self.parted = True
         with suppress(RuntimeError):  # the store may have ended
@@ -248,7 +248,7 @@ class Processes:
 
     def _run(self, what: str, group: Any, collective: Callable[..., Any], *arguments: Any) -> None:
         """Run a collective; where it fails, or another process has failed, raise a ShardError that names the rank."""
-        if self.parted:
+        if self.parted or self.roll_call.backward_has_failed():
             raise ShardError(f"{what}: the processes have parted after an error; end all of them and start anew")
         self.roll_call.doing = f"is in {what}, after {self.checks} checks of input"
         self.collectives += 1
@@ -283,23 +283,6 @@ class Processes:
                     raise RuntimeError("another process has failed while this one waited") from None
             else:
                 return
-
-
-class _Backward:
-    """Lives as long as PyTorch runs a backward, which calls it at the end; if that raises, the processes have parted.
-
-    So it hears of all errors, also of those in PyTorch's own nodes.
-    """
-
-    def __init__(self, processes: Processes) -> None:
-        self.processes, self.ended = processes, False
-
-    def __call__(self) -> None:
-        self.ended = True
-
-    def __del__(self) -> None:
-        if not (self.ended or self.processes.parted):
-            self.processes.part("an error in its backward, which it has raised itself")
 
 
 def _trait(value: Tensor | None) -> str:

@@ -1,5 +1,7 @@
 """One process raises within backward: it raises what it would alone, and all others name it instead of waiting."""
 
+import ctypes
+import signal
 import time
 from functools import partial
 
@@ -75,6 +77,24 @@ def nodes_named(name, root):
 for _name in FAMILIES:
     register(f"no_memory_in_{_name}", partial(lacks_memory, _name), 2)
 register("no_memory_among_three", partial(lacks_memory, "normalized_softmax"), 3)
+
+
+@case(2)
+def a_signal_at_the_end_of_a_backward_is_not_lost(place):
+    """It comes in a callback of C++, as while DDP waits for its sums, and no Python function runs before the end."""
+    loss = shard_classes(losses.NormalizedSoftmaxLoss(9, 4), place.mesh)
+    strike = partial(ctypes.CDLL(None)["raise"], signal.SIGINT)
+    engine = torch.autograd.Variable._execution_engine
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        value = loss(torch.randn(3, 4, requires_grad=True), LABELS)
+        (node,) = nodes_named("GatherBackward", value.grad_fn)
+        node.register_prehook(lambda _: engine.queue_callback(strike))
+        with pytest.raises(KeyboardInterrupt):
+            value.backward()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert torch.isfinite(loss(torch.randn(3, 4), LABELS)).item()
 
 
 def changes_the_proxies(loss, optimizer, value):
