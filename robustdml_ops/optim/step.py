@@ -213,11 +213,17 @@ class ProxyStep(ProxyUpdate):
                 f"scale={factor:.6g}, or set as its scale before each loss if it varies; gradients are not accumulated"
             )
 
+    def check_confirm(self, upstream: Tensor) -> None:
+        """Raise where backward can't confirm the step."""
+        self.check_factor(upstream)
+        self.check_gradient()
+
     def confirm(self, upstream: Tensor | None = None) -> None:
         """Mark that backward has come, and leave a placeholder in ``.grad``."""
-        if upstream is not None:
-            self.check_factor(upstream)
-        self.check_gradient()
+        if upstream is None:
+            self.check_gradient()
+        else:
+            self.check_confirm(upstream)
         self.confirmed = True
         self.parameter.grad = self._placeholder()
 

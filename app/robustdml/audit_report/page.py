@@ -1,10 +1,10 @@
 """``audit.html``: one file with what was found, to look at and to decide on."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from html import escape
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,11 @@ from robustdml.audit_report.outlook import outlook
 from robustdml.audit_report.questions import Section, best_first
 from robustdml.data.dataset import Samples
 from robustdml.data.image_files import shown
+from robustdml.errors import OBEYED
 from robustdml.networks.models import unit_rows
 from robustdml.progress import OnProgress
 from robustdml.reports.embedding_map import embedding_map
-from robustdml.reports.html import filled, left_out_line, page, picture, table
+from robustdml.reports.html import as_text, filled, left_out_line, page, picture, table
 from robustdml_ops.ops import nearest
 
 # Sides of a picture in pixels, by how many there are: all of them have at most so many pixels.
@@ -68,8 +69,9 @@ def render_page(
         "groups": shared,
         "sections": [asdict(section) for section in sections],
     }
-    # No end of the script may be in it, whatever classes and files are called.
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    # No end of the script may be in it, nor what turns the text beside it, whatever classes and files are called.
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    text = re.sub(f"<|{OBEYED}", lambda found: f"\\u{ord(found[0]):04x}", text)
     scripts = f'<script type="application/json" id="data">{text}</script><script>{script}</script>'
     body = _overview(samples, findings, auditor, features, len(suspects)) + scripts
     return page(f"Labels of {samples.source}", body, Path(__file__).with_name("page.css"), script)
@@ -129,7 +131,7 @@ def _pictures(samples: Samples, rows: list[int], on_progress: OnProgress) -> dic
 
 def _overview(samples: Samples, findings: list[Finding], auditor: LabelAuditor, features: Singles, shown: int) -> str:
     verdicts = Counter(one.verdict for one in findings)
-    said = ", ".join(f"{count:,} {escape(verdict)}" for verdict, count in verdicts.most_common())
+    said = ", ".join(f"{count:,} {as_text(verdict)}" for verdict, count in verdicts.most_common())
     pairs = Counter((one.label, one.proposed) for one in findings if one.label != one.proposed)
     confused = [(given, proposed, str(count)) for (given, proposed), count in pairs.most_common(MOST_CONFUSIONS)]
     small = [(samples.class_names[label],) for label in auditor.small_classes_]
@@ -140,14 +142,14 @@ def _overview(samples: Samples, findings: list[Finding], auditor: LabelAuditor, 
         tables.append(_table(f"Classes of fewer than {FEWEST_SAMPLES} samples, not judged", ("class",), small))
     return filled(
         Path(__file__).with_name("overview.html"),
-        source=escape(samples.source),
+        source=as_text(samples.source),
         labels=f"{len(findings):,}",
         classes=f"{len(samples.class_names):,}",
         share=estimated_share(auditor),
         verdicts=said,
         left_out=left_out_line(samples.left_out, samples.notes),
         suspects=f"{shown:,}",
-        outlook="".join(f"<p>{escape(line)}</p>" for line in outlook(findings)),
+        outlook="".join(f"<p>{as_text(line)}</p>" for line in outlook(findings)),
         tables="".join(tables),
     )
 
@@ -179,4 +181,4 @@ def _most_spread(samples: Samples, features: Singles) -> tuple[str, tuple[str, .
 
 
 def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    return f"<h2>{escape(title)}</h2><details open><summary>{len(rows):,}</summary>{table(head, rows)}</details>"
+    return f"<h2>{as_text(title)}</h2><details open><summary>{len(rows):,}</summary>{table(head, rows)}</details>"

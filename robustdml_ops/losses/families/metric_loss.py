@@ -53,7 +53,7 @@ class ShardableLoss(ShownSettings):
         """``loss`` of the rows, by name, that ``check`` returns on each process."""
         rows = self.shards.agree(check, self._common_settings() if self.shards.divided else {})
         joint: dict[str, Any] = {name: self.shards.gather(values) for name, values in rows.items()}
-        return self.shards.require_same_upstream(self.shards.guard(partial(loss, **joint)))
+        return self.shards.begin_backward(self.shards.guard(partial(loss, **joint)))
 
 
 class MetricLoss(ShardableLoss, PeerInterface):
@@ -178,12 +178,17 @@ class MetricLoss(ShardableLoss, PeerInterface):
             loss = self.shards.guard(self._fused_loss, self._joint_inputs(inputs))
             if self.weighs_losses and self.reduction == "none":
                 loss = self.shards.take_own(loss)
-            return self.shards.require_same_upstream(loss)
-        if not self.is_fused():
-            return self._loss_by_reducer(inputs)
-        loss = self._fused_loss(inputs)
-        regularized = self.embedding_regularizer is not None or self.weight_regularizer is not None
-        return loss + self._regularization(embeddings) if regularized else loss
+        elif not self.is_fused():
+            loss = self._loss_by_reducer(inputs)
+        else:
+            loss = self._fused_loss(inputs)
+            regularized = self.embedding_regularizer is not None or self.weight_regularizer is not None
+            loss = loss + self._regularization(embeddings) if regularized else loss
+        return self.shards.begin_backward(loss, self._backward_check())
+
+    def _backward_check(self) -> Callable[[Tensor], None] | None:
+        """What backward asks of dL/dloss, and of a bound optimiser, before anything is sent or updated."""
+        return None
 
     def _joint_inputs(self, inputs: LossInputs) -> LossInputs:
         """Gather the samples of all processes; raises on all processes where it raises on one."""
