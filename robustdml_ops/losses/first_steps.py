@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from robustdml_ops.backends.dispatch import is_recorded
 from robustdml_ops.engine.labels import are_several
 
 # Steps until the class matrix has to have moved.
@@ -39,6 +40,8 @@ class FirstSteps:
         """See one call, with its result: a loss, or what a reducer of the peer makes of it."""
         learns = isinstance(loss, Tensor) and loss.requires_grad and loss_function._class_parameter().requires_grad
         if torch.compiler.is_compiling() or not learns or loss.is_meta or labels is None or are_several(labels):
+            return
+        if is_recorded(loss.device):  # a graph would repeat the comparison and the copy to the host, and is no step
             return
         self.calls += 1
         if self.calls == 1:
