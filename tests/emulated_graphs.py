@@ -106,6 +106,6 @@ def emulated_graphs():
         mock.patch.multiple(torch.cuda, **torch_cuda),
         mock.patch.multiple(recorded_step, _records=lambda _: True, is_recorded=lambda _: Capture.open > 0),
         # Its calls are no operations of PyTorch, and would not be noted.
-        mock.patch.multiple(native_module, library=None, _REASON="left out", create=True),
+        mock.patch.multiple(native_module, library=None, _REASON="left out", matrix_product=lambda _: 0, create=True),
     ):
         yield Capture.modes
