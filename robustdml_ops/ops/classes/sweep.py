@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.dispatch import without_autocast
-from robustdml_ops.engine.labels import ELSEWHERE, LabelSets
+from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.rows.backends import RowsBackend, rows_at
 from robustdml_ops.engine.rows.lengths import inverse_lengths
@@ -215,7 +215,8 @@ def class_sweep(
             saved = backend.sweep(similarities, problem, sums, request)
     target = sums.target + problem.target_bias
     if problem.labels.elsewhere:
-        target = target.masked_fill(labels == ELSEWHERE, -torch.inf)
+        here = count_selected(proxies, selected) // problem.centers
+        target = target.masked_fill((labels < 0) | (labels >= here), -torch.inf)
     lse = with_labels(sums, target, problem)
     # A tensor of its own: autograd takes what is saved for results without a gradient.
     return lse.to(compute, copy=True), target, (*saved, lse) if saved else ()
