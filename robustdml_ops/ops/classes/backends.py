@@ -281,13 +281,9 @@ class TritonClasses(TritonRows, ClassBackend):
 
         (first, last), B = problem.classes(chunk), chunk.S.shape[1]
         parameters = epilogue_launch(B, chunk.S.dtype, device.tile_of("class_lse", chunk.S))
-        per_part = int(parameters["BLOCK_B"]) if chunk.G is None else B
         with device.current(chunk.S):
-            kernel[-(-(last - first) // int(parameters["BLOCK_C"])), -(-B // per_part)](
+            kernel[-(-(last - first) // int(parameters["BLOCK_C"])), -(-B // int(parameters["BLOCK_B"]))](
                 dS=chunk.S if chunk.dS is None else chunk.dS,
-                per_part=per_part,
-                CENTERS=1 << (problem.centers - 1).bit_length(),
-                **device.as_they_are_arguments(None if chunk.G is None else chunk.V, chunk.G, parameters),
                 **vars(upstream),
                 **_chunk_arguments(problem, chunk),
                 **parameters,
