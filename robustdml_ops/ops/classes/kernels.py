@@ -7,6 +7,9 @@ import triton.language as tl
 from robustdml_ops.backends.triton_math import in_type
 from robustdml_ops.engine.rows.kernels import embedding_columns, unit_rows
 from robustdml_ops.ops.classes.partial_sums import LOWEST, add_logits, store_partial
+from robustdml_ops.ops.classes.sweep import TERM_UNIT as _TERM_UNIT
+
+TERM_UNIT = tl.constexpr(_TERM_UNIT)
 
 
 @triton.jit
@@ -139,7 +142,7 @@ def class_lse(
     drop_similar_negatives,  # (B,) compute dtype, in: limits of other classes than the label; None: none
     target,  # (B, K) compute dtype, out: logits of the labels, where their classes are in the chunk
     partials,  # (all parts, 2, B) compute dtype, out: sums of each part, see add_partials
-    E,  # (c, B) operand dtype, contiguous, out: exp(logit) · scale / |v|, 0 at labels; None: logits have no known bound
+    E,  # (c, B) operand dtype, contiguous, out: terms, see sweep.class_lse, 0 at labels; None: no bound is known
     c,  # classes of the chunk, in
     H,  # centres of a class, in
     B,  # samples, in
@@ -198,7 +201,7 @@ def class_lse(
             total += e
             if inverse_norm is not None:
                 slope *= tl.load(inverse_norm + rows, mask=classes < end, other=0.0)
-            tl.store(E + rows[:, None] * B + columns[None, :], e * slope[:, None], mask=mask)
+            tl.store(E + rows[:, None] * B + columns[None, :], e * (slope * TERM_UNIT)[:, None], mask=mask)
     store_partial(partials, first_part + part.to(tl.int64), columns, B, shift, total)
 
 

@@ -6,6 +6,7 @@ import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type
 from robustdml_ops.engine.rows.kernels import inverse_row_norm
+from robustdml_ops.ops.classes.kernels import TERM_UNIT
 
 
 @triton.jit(do_not_specialize=["classes", "B"])
@@ -41,8 +42,8 @@ def complete_terms(
     inverse = tl.load(inverse_norm + r, mask=inside, other=0.0)
     whole = tl.load(lse + r, mask=inside, other=0.0)
     of_label = tl.load(dlogit + r, mask=inside, other=0.0)
-    f = tl.load(dlse + r, mask=inside, other=0.0) * tl.exp(-whole)
-    least = tl.abs(of_label) * tl.exp(-tl.minimum(whole, in_type(most, dtype))) * 2.0**-24
+    f = tl.load(dlse + r, mask=inside, other=0.0) * (1 / TERM_UNIT) * tl.exp(-whole)
+    least = tl.abs(of_label) * (1 / TERM_UNIT) * tl.exp(-tl.minimum(whole, in_type(most, dtype))) * 2.0**-24
     f = tl.where(tl.abs(f) < least, least, f)
     tl.store(factor + r, f * inverse, mask=inside)
 

@@ -7,6 +7,7 @@ import triton.language as tl
 from robustdml_ops.backends.triton_math import in_type, log_one_plus
 from robustdml_ops.engine.rows.kernels import inverse_row_norm
 from robustdml_ops.engine.rows.step_kernels import sum_counts
+from robustdml_ops.ops.classes.kernels import TERM_UNIT
 
 
 @triton.jit(do_not_specialize=["B", "classes", "parts", "count_parts"])
@@ -76,8 +77,8 @@ def finish_samples(
     # dL/dlogit = weight · exp(logit − whole) of the others, −weight · share of the label.
     of_label = (-weight * share).to(dtype)
     whole = whole.to(dtype)
-    f = weight.to(dtype) * tl.exp(-whole)
-    least = tl.abs(of_label) * tl.exp(-tl.minimum(whole, in_type(most, dtype))) * 2.0**-24
+    f = weight.to(dtype) * (1 / TERM_UNIT) * tl.exp(-whole)
+    least = tl.abs(of_label) * (1 / TERM_UNIT) * tl.exp(-tl.minimum(whole, in_type(most, dtype))) * 2.0**-24
     f = tl.where(tl.abs(f) < least, least, f)
     inverse = tl.load(inverse_norm + r, mask=inside, other=0.0)
     tl.store(factor + r, f * inverse, mask=inside)
