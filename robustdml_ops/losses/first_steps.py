@@ -48,7 +48,8 @@ class FirstSteps:
         late = self.last == 0 or self.last > 2 * EARLY
         if not late or not EARLY - AVERAGED <= self.calls < EARLY or torch.compiler.is_compiling():
             return
-        if isinstance(labels, Tensor) and labels.dim() == 1 and len(labels) == len(embeddings):
+        fits = isinstance(labels, Tensor) and labels.dim() == 1 and len(labels) == len(embeddings)
+        if fits and not is_recorded(embeddings.device):
             found = _nearer(loss_function, embeddings.detach(), labels.to(embeddings.device, torch.int64))
             self.compared = found if self.compared is None else self.compared + found
 

@@ -81,11 +81,14 @@ class RecordedStep:
                 warnings.warn(f"a recorded {type(loss).__name__} takes a plain step: {reason}", stacklevel=2)
             plain: Tensor = loss(**tensors)
             return plain
+        watching = getattr(loss, "first_steps", None) if loss.training else None
+        watched = watching is not None and not watching.over
+        if watched:
+            watching.look(loss, tensors["embeddings"], tensors.get("labels"))
         parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
         value: Tensor = _Replay.apply(self, list(tensors), *tensors.values(), *parameters)  # type: ignore[no-untyped-call]
-        looks = getattr(loss, "first_steps", None)
-        if looks is not None and loss.training and not looks.over:
-            looks(loss, tensors["embeddings"], tensors.get("labels"), value)
+        if watched:
+            watching(loss, tensors["embeddings"], tensors.get("labels"), value)
         return value
 
     def _difference(self, tensors: dict[str, Any]) -> str | None:

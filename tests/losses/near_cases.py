@@ -17,7 +17,7 @@ KINDS = {
     "Proxy-Anchor, similar negatives dropped": partial(losses.ProxyAnchorLoss, **STEADY, drop_similar_negatives=0.9),
     "softmax": partial(losses.NormalizedSoftmaxLoss, temperature=0.25),
     "Proxy-NCA": partial(losses.ProxyNCALoss, softmax_scale=2),
-    "ArcFace": partial(losses.ArcFaceLoss, margin=10.0, scale=4.0),
+    "CosFace": partial(losses.CosFaceLoss, margin=0.1, scale=4.0),
     "softmax, similar negatives dropped": partial(
         losses.NormalizedSoftmaxLoss, temperature=0.25, drop_similar_negatives=0.9
     ),
@@ -31,7 +31,7 @@ BANKS = {
     "contrastive": partial(losses.ContrastiveLoss, 1.0, -1.0, distance="cosine"),
 }
 # Their gradients are products of two factors that are rounded, beside what all round.
-TERMS = ("softmax", "Proxy-NCA", "ArcFace", "softmax, similar negatives dropped")
+TERMS = ("softmax", "Proxy-NCA", "CosFace", "softmax, similar negatives dropped")
 
 
 def unit_in_bfloat16(random):

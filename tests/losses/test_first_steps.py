@@ -169,7 +169,7 @@ def test_a_filter_that_is_never_given_a_row():
         other.enqueue(X, labels, keep)
 
 
-@pytest.mark.parametrize("call", [1, first_steps.UNMOVED])
+@pytest.mark.parametrize("call", [1, first_steps.EARLY - 1, first_steps.UNMOVED])
 def test_a_step_within_a_capture_copies_nothing_to_the_host(call, monkeypatch):
     """Its graph would repeat the copy; the question stays open until a later step."""
     loss_function = ProxyAnchorLoss(C, D)
