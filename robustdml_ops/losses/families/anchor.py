@@ -36,7 +36,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
 
     default_reducer = "DivisorReducer"
     parts: tuple[str, ...] = ("pos_loss", "neg_loss")
-    recorded = ("num_classes", "alpha", "margin")
+    recordable = ("num_classes", "alpha", "margin")
     shown = (*ClassMatrixLoss.shown, "alpha")
     proxies: nn.Parameter
 

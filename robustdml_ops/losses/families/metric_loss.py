@@ -16,6 +16,7 @@ from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.options import REDUCTIONS, LossOptions, check_options
 from robustdml_ops.losses.peer.interface import PeerInterface, without_label
 from robustdml_ops.losses.peer.listed_pairs import check_indices
+from robustdml_ops.losses.recorded_step import RecordedStep
 
 
 class ShardableLoss(ShownSettings):
@@ -23,12 +24,54 @@ class ShardableLoss(ShownSettings):
 
     shards: OneProcess = ONE_PROCESS
     _plans: Plans | None = None
+    _changes: int = 0  # how often an attribute has been set, which a recorded step compares
 
     def __setattr__(self, name: str, value: object) -> None:
         """Forget the plans, which have the settings in them; ``training`` is part of a signature."""
-        if name != "training" and self._plans is not None:
-            self._plans.known.clear()
+        if name != "training":
+            self.__dict__["_changes"] = self._changes + 1
+            if self._plans is not None:
+                self._plans.known.clear()
         super().__setattr__(name, value)
+
+    def recorded(self, *inputs: Tensor, **named: Tensor) -> RecordedStep:
+        """Record a step as CUDA graphs; what it returns is called in place of the loss.
+
+        A replay takes the host one launch for the value and one for the gradients, where a small step takes 9 or more.
+        The graphs hold the memory of one step and a copy of its gradients.
+
+        Parameters
+        ----------
+        *inputs, **named
+            The tensors of a call of the loss, on a CUDA device: their shapes and types are those of all replays, their
+            values are arbitrary. Call under autocast, and in training mode, where later calls are.
+
+        Returns
+        -------
+        RecordedStep
+            A function of the loss's arguments. Gradients are the caller's own: ``.grad`` may be kept or added to.
+            Each backward is of the last call. Calls of other shapes, types or modes are plain steps of the loss, after
+            one warning; once a setting changes or a parameter moves, all are, and the memory of the graphs is freed.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Inputs that are no tensors or on another device; no gradient is wanted.
+        RuntimeError
+            The step cannot be recorded: an optimiser steps within its sweep, negatives are drawn, classes are divided,
+            a reducer or the backend waits for the device; or ``torch.func`` or a capture is at work.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from robustdml_ops.losses import ProxyAnchorLoss
+        >>> loss = ProxyAnchorLoss(num_classes=1000, embedding_size=128)
+        >>> if torch.cuda.is_available():
+        ...     X, y = torch.randn(256, 128, device="cuda", requires_grad=True), torch.arange(256, device="cuda")
+        ...     step = loss.cuda().recorded(X, y)
+        ...     step(X, y).backward()
+        """
+        return RecordedStep(self, inputs, named)
 
     def _planned(self, tensors: Sequence[Any], settings: tuple[Any, ...]) -> Tensor | None:
         """The loss by the plan of this signature; None where it needs the general way."""
