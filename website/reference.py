@@ -28,6 +28,7 @@ PACKAGES = {
         "robustdml.train.train",
         "robustdml.config.TrainingConfig",
         "robustdml.data.load_data",
+        "robustdml.evaluate_embeddings",
         "robustdml.load_embedder",
     )),
 }  # fmt: skip

@@ -37,6 +37,16 @@ struct ClassChunk {
     // as they are on the way in, and the gradient of those on the way out; null: S holds similarities.
     const T* inverse_norm;
 
+    // `count` of these classes, from `first` on.
+    ClassChunk part(std::int64_t first, std::int64_t count) const {
+        ClassChunk chunk = *this;
+        chunk.classes = count;
+        chunk.scale += first * scale_stride;
+        if (bias) chunk.bias += first;
+        if (logit_weights) chunk.logit_weights += first;
+        return chunk;
+    }
+
     static constexpr auto fields() {
         return std::tuple{
             field("S", &ClassChunk::S),

@@ -10,14 +10,9 @@ namespace {
 
 template <class T>
 ClassChunk<T> chunk_of(const ClassChunk<T>& whole, const Chunk<T>& part) {
-    ClassChunk<T> chunk = whole;
-    const std::int64_t first = part.first / whole.centers;
+    ClassChunk<T> chunk = whole.part(part.first / whole.centers, part.count / whole.centers);
     chunk.S = part.S;
-    chunk.classes = part.count / whole.centers;
     chunk.inverse_norm = part.scale;
-    chunk.scale += first * whole.scale_stride;
-    if (whole.bias) chunk.bias += first;
-    if (whole.logit_weights) chunk.logit_weights += first;
     return chunk;
 }
 

@@ -78,7 +78,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
 
     def class_dimensions(self) -> dict[str, int]:
         """Parameters with entries for each class, and the dimension that counts the classes."""
-        return {"proxies": 0, "margins": 0} if self.per_class else {"proxies": 0}
+        return {**super().class_dimensions(), **({"margins": 0} if self.per_class else {})}
 
     def fill_parameter(self, name: str, values: Tensor) -> None:
         """Fill a parameter with its initial values, in place."""

@@ -45,6 +45,8 @@ class ClassMatrixOptions(LossOptions, total=False):
     negative_share: float
     negative_seed: int
     drop_similar_negatives: float | Literal["own"] | None
+    first_embeddings: int
+    dtype: torch.dtype | None
 
 
 class SoftmaxOptions(ClassMatrixOptions, total=False):

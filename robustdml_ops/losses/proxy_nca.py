@@ -40,6 +40,12 @@ class ProxyNCALoss(ClassFamilyLoss):
     negative_correction : bool
         With a share: whether a class that was drawn counts for those that it stands for, the logarithmic correction.
         False: the form of Partial FC.
+    label_smoothing : float
+        ε in [0, 1]: the targets are (1 − ε) of the label and ε/C of each class, as those of ``F.cross_entropy``. Not
+        beside ``negative_share``, ``drop_similar_negatives`` or ``include_positive=False``.
+    weight : Tensor, optional
+        (C,), ≥ 0: weights of the classes, as of ``F.cross_entropy``: ``"mean"`` divides by the sum of the samples'. A
+        buffer. No gradient.
 
     Examples
     --------

@@ -236,6 +236,10 @@ CALLS = {
     "classes, softmax, by columns": classes(F32, pooling="softmax", columns=True, **of_classes()),
     "classes, fp32": classes(F32, products="highest", **of_classes()),
     "classes, softmax, fp32": classes(F32, pooling="softmax", products="highest", **of_classes()),
+    **{
+        f"classes, {pooling}, a weighted sum": classes(BF16, pooling=pooling, scale=16.0, logit_weights=zeros(512))
+        for pooling in ("none", "max", "softmax")
+    },
     "terms, bf16": classes(BF16, 512, exclude_target=True),
     "terms, autocast": classes(None),
     "terms, bf16, odd sizes": classes(BF16, 201, 99),

@@ -105,12 +105,14 @@ class ClassFamilyLoss(ClassMatrixLoss):
     def _sample_losses(self, inputs: LossInputs) -> tuple[Tensor, Tensor | None]:
         """ℓ (B,), times a miner's weights; and as how many samples each counts in a mean, None: as one."""
         classes = self._checked_labels(inputs)
-        labels, sums = classes.labels, self._class_sums(inputs.embeddings, classes.labels)
+        labels = classes.labels
+        self._take_first(inputs.embeddings, labels, inputs.sample_weights)
+        sums = self._class_sums(inputs.embeddings, labels)
         weights = self._at_labels("weight", labels) if self._class_weights() is not None else None
         if labels.dim() == 1:
             own = self._own_logits(sums, inputs, labels)
             losses = self._losses_of_sums(sums, own)
-            smooth = self._smoothing(sums, losses + own, own, weights)
+            smooth = None if sums.weighted is None else self._smoothing(sums.weighted, losses + own, own, weights)
             losses = losses if weights is None else weights.to(losses.dtype) * losses
         else:
             absent = labels == ABSENT
@@ -118,11 +120,12 @@ class ClassFamilyLoss(ClassMatrixLoss):
             own = self._own_logits(of_label, inputs, labels).masked_fill(absent, -torch.inf)
             # Where a sample has no class and no negative is left, the log-sum-exp is −∞.
             each = self._losses_of_sums(of_label, own).masked_fill(absent, 0)
-            whole = (each + own).amax(1, keepdim=True)
-            smooth = self._smoothing(sums, whole, own.masked_fill(absent, 0), weights)
+            smooth = None
+            if sums.weighted is not None:
+                whole, known = (each + own).amax(1), own.masked_fill(absent, 0)
+                smooth = self._smoothing(sums.weighted, whole, known, weights).masked_fill(absent.all(1), 0)
             shares = classes.shares(sums.lse.dtype)
             losses = ((shares if weights is None else weights.to(shares.dtype) * shares) * each).sum(1)
-            smooth = None if smooth is None else smooth.masked_fill(absent.all(1), 0)
             weights = None  # as F.cross_entropy with probabilities, whose mean is over samples
         if smooth is not None:
             losses = (1 - self.label_smoothing) * losses + smooth
@@ -131,19 +134,15 @@ class ClassFamilyLoss(ClassMatrixLoss):
             losses = losses * miner_weights(listed, len(losses), losses, anchors_only, self.shards)
         return losses, weights
 
-    def _smoothing(self, sums: ClassTerms, whole: Tensor, own: Tensor, weights: Tensor | None) -> Tensor | None:
-        """ε/C Σ_k w_k (lse − logit_k), (B,), of lse ``whole`` and the labels' logits ``own``, (B,) or (B, K)."""
-        if sums.weighted is None:
-            return None
-        share = self.label_smoothing / self.num_classes
+    def _smoothing(self, weighted: Tensor, lse: Tensor, own: Tensor, weights: Tensor | None) -> Tensor:
+        """ε/C Σ_k w_k (lse − logit_k), (B,), of the labels' logits ``own``, (B,) or (B, K), and those of the others."""
         all_weights = self._class_weights()
-        total: Any = self.num_classes
+        total: Tensor | int = self.num_classes
         if all_weights is not None:
             total = self.shards.sum_terms(self.shards.local_shard(all_weights).to(own.dtype).sum())
-        labels = own if weights is None else weights.to(own.dtype) * own
-        of_labels, lse = (labels, whole) if own.dim() == 1 else (labels.sum(1), whole[:, 0])
-        smooth: Tensor = share * (total * lse - of_labels) - sums.weighted
-        return smooth
+        of_labels = own if weights is None else weights.to(own.dtype) * own
+        of_labels = of_labels if own.dim() == 1 else of_labels.sum(1)
+        return self.label_smoothing / self.num_classes * (total * lse - of_labels) - weighted
 
     def _at_labels(self, name: str, labels: Tensor) -> Tensor:
         """Values of the buffer or parameter ``name`` at the labels, in their shape; of any class where ABSENT."""

@@ -199,18 +199,18 @@ def second_derivative(problem: ClassProblem, *tensors: Any) -> Results:
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
     along_lse, along_upstream = torch.zeros_like(lse), torch.zeros_like(upstream)
     along_labels = along_upstream.view(len(X), -1)[:, : problem.labels.labels_each]
-    for _, _, _, along, p, (index, inside, weights) in _chunks(problem, X, P, lse, vectors):
+    for _, _, _, along, p, (index, inside, *weights) in _chunks(problem, X, P, lse, vectors):
         along_lse += (p * along).sum(0)
         along_labels += (along.gather(0, index) * inside).t()
-        if weights is not None:
-            along_upstream[:, -1] += (weights * along).sum(0)
+        if weights:
+            along_upstream[:, -1] += (weights[0] * along).sum(0)
     of_labels = dtarget.view(len(X), -1).t()
     dX, dP = torch.zeros_like(X), gradient_buffer(P)
     with torch.enable_grad():
-        for rows, leaves, value, along, p, (index, inside, weights) in _chunks(problem, X, P, lse, vectors):
+        for rows, leaves, value, along, p, (index, inside, *weights) in _chunks(problem, X, P, lse, vectors):
             of_along = (dlse * p).detach().scatter_add(0, index, of_labels * inside)
-            if weights is not None and dweighted is not None:
-                of_along += dweighted * weights
+            if dweighted is not None:
+                of_along += dweighted * weights[0]
             of_value = (dlse * p * (along - along_lse)).detach()
             dX_part, dP[rows] = torch.autograd.grad((of_along * along + of_value * value).sum(), leaves)
             dX += dX_part
@@ -246,8 +246,10 @@ def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) 
     if problem.drop_similar_negatives is not None:
         counted = torch.maximum(1 - (pooled > problem.drop_similar_negatives).to(dtype), at_label)
     counted = counted * (1 - at_label) if problem.exclude_target else counted
-    weights = None if problem.logit_weights is None else problem.logit_weights[first:last, None] * (1 - at_label)
-    return pooled * scale + bias + problem.target_bias * at_label, (counted, (index, inside.to(dtype), weights))
+    places = (index, inside.to(dtype))
+    if problem.logit_weights is not None:
+        places = (*places, problem.logit_weights[first:last, None] * (1 - at_label))
+    return pooled * scale + bias + problem.target_bias * at_label, (counted, places)
 
 
 @registered_op(

@@ -224,6 +224,8 @@ def class_lse_backward(
     dtype: tl.constexpr = S.dtype.element_ty
     gamma = in_type(gamma, dtype)
     slope, offset = slope_and_offset(scale, bias, rows, inside, scale_stride)
+    if dweighted is not None:
+        logit_weight = tl.load(logit_weights + rows, mask=inside, other=0.0)
     norms = (inverse_norm, (rows * H)[:, None], inside[:, None])
     centers = tl.arange(0, CENTERS)
     along = tl.zeros((BLOCK_C, CENTERS), dtype)
@@ -241,8 +243,7 @@ def class_lse_backward(
             limits = tl.load(drop_similar_negatives + columns, mask=exist, other=0.0)
             gradient = tl.where(similarity > limits[None, :], 0.0, gradient)
         if dweighted is not None:
-            weight = tl.load(logit_weights + rows, mask=inside, other=0.0)
-            gradient += weight[:, None] * tl.load(dweighted + columns, mask=exist, other=0.0)[None, :]
+            gradient += logit_weight[:, None] * tl.load(dweighted + columns, mask=exist, other=0.0)[None, :]
         for j in range(0, K):
             label = load_places(labels + columns * K + j, exist, first)
             of_label = tl.load(dlogit + columns * K + j, mask=exist, other=0.0)

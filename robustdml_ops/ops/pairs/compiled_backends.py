@@ -198,6 +198,12 @@ class TritonPairs(TritonRows, PairBackend):
 
 # Tensors of the kernels, of all and of each.
 COMMON = ("S", "dS", "labels", "candidate_labels", "upstream_positive", "upstream_negative")
+SUMS = {
+    "pair_lse": ("lse_positive", "lse_negative"),
+    "pair_hinge": ("sums_positive", "sums_negative"),
+    "pair_contrast": ("losses", "lses"),
+}
+COUNTS = ("positive_counts", "negative_counts", "counts_positive", "counts_negative")
 OWN = {
     "pair_lse": ("candidate_weights", "lse_positive", "lse_negative", "partials"),
     "pair_hinge": ("sums_positive", "sums_negative", "counts_positive", "counts_negative", "anchors", "candidates"),

@@ -265,17 +265,23 @@ def _symmetric(
     backend.pair_sums(chunk, problem, sums)
     if dU is None:
         return None
-    if dS is not None:
-        accumulate(product(dS, U, dU), dS.t(), U)
-    else:
-        some = _ROWS if U.device.type == "cpu" else max(_ROWS, _ELEMENTS // n)
-        for first in range(0, n, some):
-            rows = slice(first, first + some)
-            product((S[rows] + S[:, rows].t()).to(operand), U, dU[rows])
+    multiply_both_sides(S if dS is None else dS, U, dU)
     backend.normalize_rows_backward(dU, U, inverse_norm)
     if short:
         check_gradient_fits(dU, inverse_norm, "embeddings")
     return dU
+
+
+def multiply_both_sides(dS: Tensor, U: Tensor, dU: Tensor) -> None:
+    """DU ← (dS + dSᵀ)·U."""
+    if dS.dtype != dU.dtype:
+        accumulate(product(dS, U, dU), dS.t(), U)
+        return
+    n = len(U)
+    some = _ROWS if U.device.type == "cpu" else max(_ROWS, _ELEMENTS // n)
+    for first in range(0, n, some):
+        rows = slice(first, first + some)
+        product((dS[rows] + dS[:, rows].t()).to(U.dtype), U, dU[rows])
 
 
 def _given_rows(problem: PairProblem, anchors: Tensor, others: Tensor, dtype: torch.dtype) -> GivenRows | None:
