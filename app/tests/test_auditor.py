@@ -14,6 +14,7 @@ from robustdml.audit.auditor import NO_CLASS, NOT_SURE, wrong_share
 from robustdml.audit.class_model import ClassModel, Moments
 from robustdml.audit.explanations import anchored
 from robustdml.audit.features import duplicate_groups, principal_rows
+from robustdml.networks.models import unit_rows
 from tests.nightly import nightly_but
 
 
@@ -425,3 +426,15 @@ def test_bad_input():
             LabelAuditor().fit(np.eye(4), [0, 1, 0, 1], checked)
     with pytest.raises(ValueError, match="duplicate_similarity=0"):
         LabelAuditor(duplicate_similarity=0).fit(np.eye(4), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_columns_of_zeros_have_no_part_in_the_axes(seed):
+    """As of a network whose units are dead for all images; LAPACK does not converge on these."""
+    random = np.random.default_rng(seed)
+    features, live = np.zeros((80, 1280), np.float32), random.choice(1280, 33, replace=False)
+    features[:, live] = random.normal(size=(80, 33)).clip(0) * random.exponential(size=33)
+    rows = principal_rows(features)
+    expected = unit_rows(features) - unit_rows(features).mean(0)
+    torch.testing.assert_close(rows @ rows.T, expected @ expected.T, atol=1e-5, rtol=0)
+    assert not principal_rows(np.ones((4, 300), np.float32)).any()
