@@ -56,6 +56,7 @@ class UpdateOfRows:
         self.check_factor, self.confirm = update.check_factor, update.confirm
         self.version, self.check_version = update.version, update.check_version
         self.scaler_factor, self.skip = update.scaler_factor, update.skip
+        self.wrote_unit_rows = update.wrote_unit_rows
 
 
 # By the id of the parameter, which its update keeps alive: a weak reference to it would keep ``.to()`` from moving a

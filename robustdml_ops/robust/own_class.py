@@ -166,7 +166,7 @@ class OwnClassFilter(nn.Module):
 def _nearest_of(X: Tensor, labels: Tensor, classes: Tensor, without: Tensor) -> Tensor:
     """Largest cosine of each sample with those of the class given, (B,), but for one of them; −∞ where none is left."""
     found = []
-    for rows, wanted, left_out in zip(X.split(_ROWS), classes.split(_ROWS), without.split(_ROWS), strict=True):
+    for rows, wanted, left_out in zip(*(torch.split(one, _ROWS) for one in (X, classes, without)), strict=True):
         cosines = (rows @ X.T).masked_fill_(wanted[:, None] != labels, -torch.inf)
         found.append(cosines.scatter_(1, left_out[:, None], -torch.inf).amax(1))
     return torch.cat(found)
