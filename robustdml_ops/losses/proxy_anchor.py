@@ -27,8 +27,8 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
     margin, alpha : float
         Margin δ of the cosines: positives are pulled above δ, negatives pushed below −δ. Scale α > 0 of the exponents:
         the larger, the more the hardest samples count.
-    reduction : {"mean", "none"}
-        ``"mean"``: the loss, (). ``"none"``: its terms by proxy, (C,), whose sum is the loss.
+    reduction : {"mean", "sum", "none"}
+        ``"mean"`` and ``"sum"``: the loss, (). ``"none"``: its terms by proxy, (C,), whose sum is the loss.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
     ignore_index : int, optional
