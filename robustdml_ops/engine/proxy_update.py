@@ -56,7 +56,8 @@ class UpdateOfRows:
         self.take, self.native, self.finish = update.take, update.native, update.finish
         self.check_factor, self.check_confirm, self.confirm = update.check_factor, update.check_confirm, update.confirm
         self.version, self.check_version = update.version, update.check_version
-        self.scaler_factor, self.skip, self.wrote_unit_rows = update.scaler_factor, update.skip, update.wrote_unit_rows
+        self.scaler_factor, self.skip = update.scaler_factor, update.skip
+        self.wrote_unit_rows = update.wrote_unit_rows
 
 
 # By the id of the parameter, which its update keeps alive: a weak reference to it would keep ``.to()`` from moving a

@@ -188,7 +188,8 @@ class MetricLoss(ShardableLoss, PeerInterface):
         if self.ignore_index is not None:
             inputs = without_label(inputs, self.ignore_index)
         first = self.first_steps if self.training else None
-        first = None if first is None or first.over else first
+        if first is not None and first.over:
+            first = None
         if first is not None:
             first.look(self, embeddings, labels)
         if indices_tuple is None and not torch.compiler.is_compiling():
