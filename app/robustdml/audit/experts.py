@@ -174,7 +174,7 @@ class Experts:
     ) -> None:
         self.X, self.labels, self.num_classes = X, labels, num_classes
         self.votes = Votes.of(X, labels) if neighbours else None
-        self.fold = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed)) % FOLDS
+        self.fold = _folds(labels, seed)
         self.logits: Tensor | None = None
         self.columns = columns
         self._coefficients: Tensor | None = None
@@ -270,6 +270,13 @@ class Experts:
         density = (density + prior[near] - peak).masked_fill(twice, -math.inf)
         near = torch.nn.functional.pad(near, (0, 1), value=self.num_classes)
         return given, near, density, voted, regressed, none, others, others_regressed
+
+
+def _folds(labels: Tensor, seed: int) -> Tensor:
+    """Fold of each sample, (N,): drawn at random, and the samples of a class are spread evenly over the folds."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    order = order[torch.argsort(labels[order], stable=True)]
+    return torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)) % FOLDS)
 
 
 def regress(
