@@ -10,7 +10,7 @@ from robustdml.audit import LabelAuditor, rounds
 from robustdml.audit.auditor import NO_CLASS
 from robustdml.audit.classes import doubt_classes
 from robustdml.audit.experts import FOLDS, Experts
-from robustdml.audit.explanations import anchored
+from robustdml.audit.explanations import anchored, bounded_by_size
 from robustdml.audit.rounds import Judgement, with_margins
 from robustdml.loss_inputs import margins_of
 
@@ -95,7 +95,7 @@ def test_no_class_counts_more_of_others_than_its_size_explains():
     classes[:4, 1] = 1
     posterior = torch.tensor([[0.0, 1, 0]]).repeat(len(labels), 1)
     posterior[:4] = torch.tensor([1.0, 0, 0])
-    weights = anchored(labels, classes, posterior, 21)
+    weights = bounded_by_size(classes, anchored(labels, classes, posterior, 21), 21)
     torch.testing.assert_close(weights[4:, 1].sum(), torch.tensor(4.0))
     assert (weights[:4] == posterior[:4]).all()
 
@@ -103,7 +103,8 @@ def test_no_class_counts_more_of_others_than_its_size_explains():
 def test_each_fold_has_its_part_of_every_class():
     """Folds at random left classes of few samples without any to learn from."""
     X, truth = made_up(30, 5)
-    fold = Experts(torch.from_numpy(X), torch.from_numpy(truth), 30).fold
+    X = torch.from_numpy(X)
+    fold = Experts(X, torch.from_numpy(truth), 30, columns=X).fold
     counts = np.zeros((30, FOLDS), dtype=int)
     np.add.at(counts, (truth, fold.numpy()), 1)
     assert (counts == 1).all()

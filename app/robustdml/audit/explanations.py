@@ -87,17 +87,21 @@ def _summed(values: Tensor, places: Tensor, number: int, start: float = 0.0) -> 
 
 
 def anchored(labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: int) -> Tensor:
-    """Weights (N, K) by which samples count for classes.
-
-    Of no other label may a class have more than of its own, nor of all others together: its size explains no more.
-    """
+    """Weights (N, K) by which samples count for classes: of no other label may a class have more than of its own."""
     _, pairs = torch.unique(classes * num_classes + labels[:, None], return_inverse=True)
     noise = LabelNoise.count(labels, classes, pairs, posterior[None], num_classes, torch.zeros(1, 1))
     right = (noise.total - noise.wrong)[0, classes[:, 1:-1]]
     out = posterior.clone()
     out[:, 1:-1] *= (right / noise.seen[0, :, 1:-1].clamp(min=_TINY)).clamp(max=1)
-    received = _summed(out[None, :, 1:-1], classes[:, 1:-1], num_classes + 1)[0, classes[:, 1:-1]]
-    out[:, 1:-1] *= (right / received.clamp(min=_TINY)).clamp(max=1)
+    return out
+
+
+def bounded_by_size(classes: Tensor, weights: Tensor, num_classes: int) -> Tensor:
+    """Weights (N, K) of which no class has more of all other labels together than of its own."""
+    own = _summed(weights[None, :, :1], classes[:, :1], num_classes + 1)[0, classes[:, 1:-1]]
+    received = _summed(weights[None, :, 1:-1], classes[:, 1:-1], num_classes + 1)[0, classes[:, 1:-1]]
+    out = weights.clone()
+    out[:, 1:-1] *= (own / received.clamp(min=_TINY)).clamp(max=1)
     return out
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from robustdml.arrays import Array
 from robustdml.audit.clear import clear_samples, with_share
 from robustdml.audit.experts import Evidence, Experts
-from robustdml.audit.explanations import Explanation, anchored, believable, explanations
+from robustdml.audit.explanations import Explanation, anchored, believable, bounded_by_size, explanations
 from robustdml.audit.features import principal_rows
 
 # Scale of rows of length 1 in the logistic regression, whose ridge is 1/2: chosen as scikit-learn's C = 3.
@@ -111,6 +111,8 @@ def _last_rounds(experts: Experts, learnt: bool) -> tuple[list[_First], list[_Ro
     for number in range(1, most):
         # The last column, no class, is not fitted.
         counting = anchored(labels, evidence.classes, explained[0].posterior, num_classes)
+        if not learnt:
+            counting = bounded_by_size(evidence.classes, counting, num_classes)
         before = explained[0].mean
         experts.learn(evidence.classes[:, :-1], counting[:, :-1])
         evidence, explained, weights = explanations(experts)
