@@ -68,8 +68,8 @@ def test_copies_under_two_labels_are_one_group_and_not_both_right(learnt):
     assert not ((verdict[copied] == "right") & (verdict[120:] == "right")).any()
 
 
-def test_rounds_end_where_the_likelihood_of_the_given_labels_falls(monkeypatch):
-    """From the second round on a fall ends the rounds, and what is said is that of the rounds before."""
+def test_rounds_end_where_the_given_labels_become_less_likely(monkeypatch):
+    """Less likely than before anything was believed: what is said is that of the rounds before."""
     X, truth = diverse(23)
     labels = torch.from_numpy(corrupt(truth, 0.2)[0])
     real, calls = rounds.explanations, []
