@@ -7,7 +7,7 @@ PIP := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/pip install -q
 COMPILE := $(BIN)/uv pip compile -q --constraint constraints.txt --universal --python-version 3.10 --generate-hashes --no-header \
 	--annotation-style line
 EXTRAS := --extra dev --extra vision --extra export --extra tensorboard
-OWN_FILES := .ci .github app bench csrc docs examples experiments python_ref release robustdml_ops tests website $(wildcard *.md *.py *.toml *.cff) Dockerfile Makefile
+OWN_FILES := .ci .github .pre-commit-config.yaml app bench csrc docs examples experiments python_ref release robustdml_ops tests website $(wildcard *.md *.py *.toml *.cff) Dockerfile Makefile
 NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml app/pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
 .PHONY: demo test test-all test-oldest lint types secrets bench docs docs-links sanitize fuzz leaks kills soak wheels check-wheels requirements clean
@@ -39,6 +39,7 @@ lint: types secrets
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(wildcard csrc/*.h csrc/*.cpp csrc/*/*.* csrc/*/*/*.*)
 	$(BIN)/check-jsonschema -q --builtin-schema vendor.github-workflows $(wildcard .github/workflows/*.yml)
+	$(BIN)/check-jsonschema -q --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(BIN)/check-jsonschema -q --builtin-schema vendor.citation-file-format CITATION.cff
 	test ! -e $(BIN)/hadolint || $(BIN)/hadolint Dockerfile  # there is one for Linux on x86-64 alone
 	$(BIN)/python -m release.audit_dependencies
@@ -103,7 +104,7 @@ requirements:
 sanitize: $(READY)
 	FUZZ_CASES=300 $(BIN)/python -m pytest tests/native/test_sanitized.py
 
-# Random calls of ops against the reference, and wrong calls of everything public, CASES of each; docs/development.md
+# Random calls of ops against the reference, and wrong calls of everything public, CASES of each; CONTRIBUTING.md
 CASES ?= 2000
 SEED ?= 17
 fuzz: $(READY)

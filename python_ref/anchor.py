@@ -259,13 +259,13 @@ def log_sample_weights(sample_weights: Tensor | None, samples: Tensor) -> tuple[
 
 
 def reduce_proxies(per_proxy: Tensor, reduction: str) -> Tensor:
-    """Sum the proxies' terms ("mean"), or return them ("none"); each is divided already, so the sum is the mean.
+    """Sum the proxies' terms ("mean", "sum"), or return them ("none"); each is divided already: the sum is the mean.
 
     Parameters
     ----------
     per_proxy : Tensor, (C,)
         Terms that sum to the loss.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
 
     Returns
     -------
@@ -281,6 +281,6 @@ def reduce_proxies(per_proxy: Tensor, reduction: str) -> Tensor:
     >>> reduce_proxies(torch.tensor([1.0, 2.0]), "mean")
     tensor(3.)
     """
-    if reduction not in ("mean", "none"):
-        raise ValueError(f'reduction must be "mean" or "none", got {reduction!r}')
-    return per_proxy.sum() if reduction == "mean" else per_proxy
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f'reduction must be "mean", "sum" or "none", got {reduction!r}')
+    return per_proxy if reduction == "none" else per_proxy.sum()

@@ -4,7 +4,7 @@ from torch import Tensor
 
 
 def mean_over_samples(losses: Tensor, sample_weights: Tensor | None = None, reduction: str = "mean") -> Tensor:
-    """Σ_i u_i ℓ_i over the number of samples with u_i ≠ 0, or all u_i ℓ_i ("none").
+    """Σ_i u_i ℓ_i over the number of samples with u_i ≠ 0, that sum itself ("sum"), or all u_i ℓ_i ("none").
 
     Parameters
     ----------
@@ -12,7 +12,7 @@ def mean_over_samples(losses: Tensor, sample_weights: Tensor | None = None, redu
         Losses ℓ of the samples.
     sample_weights : Tensor, (B,), optional
         u, not negative; None means 1 for every sample. 0: the sample is absent.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
 
     Returns
     -------
@@ -25,11 +25,13 @@ def mean_over_samples(losses: Tensor, sample_weights: Tensor | None = None, redu
     >>> mean_over_samples(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1.0, 0.5, 0.0]))
     tensor(1.)
     """
-    if reduction not in ("mean", "none"):
-        raise ValueError(f'reduction must be "mean" or "none", got {reduction!r}')
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f'reduction must be "mean", "sum" or "none", got {reduction!r}')
     if sample_weights is not None:
         losses = losses * sample_weights.to(losses.dtype)
-    return losses if reduction == "none" else losses.sum() / count_present(losses, sample_weights)
+    if reduction == "mean":
+        return losses.sum() / count_present(losses, sample_weights)
+    return losses if reduction == "none" else losses.sum()
 
 
 def count_present(losses: Tensor, sample_weights: Tensor | None) -> int:

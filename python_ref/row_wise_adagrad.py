@@ -3,6 +3,9 @@
 For row i with gradient G_i over D elements, g_i = G_i + λ P_i:
 
     a_i ← a_i + (1/D) Σ_d g_id²,    P_id ← P_id − η / (√a_i + ε) · g_id
+
+With ``radians``, an extension, a_i adds up |h_i|² of the gradient h_i = |P_i| g_i of the row of length 1, P_i/|P_i|,
+whose step −η / (√a_i + ε) · h_i is multiplied by |P_i|.
 """
 
 import torch
@@ -10,7 +13,7 @@ from torch import Tensor
 
 
 def row_wise_adagrad(
-    P: Tensor, total: Tensor, G: Tensor, *, lr: float, eps: float, weight_decay: float = 0.0
+    P: Tensor, total: Tensor, G: Tensor, *, lr: float, eps: float, weight_decay: float = 0.0, radians: bool = False
 ) -> tuple[Tensor, Tensor]:
     """P (C, D) and the sums a (C,) after one step with the gradient G (C, D).
 
@@ -28,6 +31,12 @@ def row_wise_adagrad(
     P, total = P.clone(), total.clone()
     for i in range(len(P)):
         g = G[i] + weight_decay * P[i]
+        if radians:
+            length = P[i].norm()
+            h = length * g
+            total[i] += h.norm() ** 2
+            P[i] = length * (P[i] / length - lr / (torch.sqrt(total[i]) + eps) * h)
+            continue
         total[i] += (g * g).sum() / P.shape[1]
         multiplier = lr / (torch.sqrt(total[i]) + eps)
         correction = 1.0 - multiplier * weight_decay

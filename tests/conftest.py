@@ -58,7 +58,7 @@ SMALL_CHUNKS = (
     "ops.pairs.sweep.chunk_rows",
     "ops.anchor.sweep.cache_rows",
     "ops.classes.autograd.cache_rows",
-    "ops.pairs.eager.cache_rows",
+    "ops.pairs.autograd.cache_rows",
 )
 
 

@@ -1,6 +1,7 @@
 """Tables of ``bench/results``: times and memory on the CPU.
 
-``python -m website.bench_tables BENCH.json`` takes new times into the stored ones, and into README.
+``python -m website.bench_tables BENCH.json`` takes new times into the stored ones; ``python -m website.written`` then
+writes the tables of the pages.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from typing import Any
 from website.repository import ROOT
 from website.tables import table
 
-CPU, README = ROOT / "bench" / "results" / "cpu.json", ROOT / "README.md"
+CPU = ROOT / "bench" / "results" / "cpu.json"
 ZEN, OLDER = ", Zen 4", ", Zen 3"  # end the group of a row of that processor beside those of another
 # Who computes the same as a row of ours, by the beginning of the contender's name.
 RIVALS = {
@@ -64,7 +65,6 @@ STEPS = {
     "Smooth Proxy-Anchor, 10⁵ classes, (B, C) confidences (Xeon)": ("smooth, B=256 C=1e5 D=128, Xeon", "smooth dense"),
     "PRISM's probabilities, 10⁵ classes, without gradients (Xeon)": ("log P_clean, B=256 C=1e5 D=128, Xeon", "vmf"),
 }
-README_STEPS = list(STEPS)[:4]
 # Steps of bench_small.py: 128 samples, 200 classes, D=64.
 SMALL = {
     "Proxy-Anchor": ("proxy-anchor, B=128 C=2e2 D=64", "proxy-anchor"),
@@ -119,29 +119,25 @@ def seconds(value: float) -> str:
     return f"{value * scale:.3g} {unit}"
 
 
-def steps(rows: Mapping[str, tuple[str, str]] = STEPS, processor: str = "", peer: bool = True) -> str:
-    """Times of a step beside its matrix products and the fastest of the others; of rows that were measured.
+def contenders(group: str, what: str) -> tuple[dict[str, Any] | None, dict[str, float]]:
+    """Our row of a step, and the seconds of those who compute the same, by name."""
+    found = {RIVALS[who]: times().get((group, f"{who}/{what}")) for who in RIVALS}
+    return times().get((group, f"robustdml/{what}")), {name: row["median_s"] for name, row in found.items() if row}
 
-    ``peer``: beside pytorch-metric-learning, too, where it is not the fastest.
-    """
+
+def steps(rows: Mapping[str, tuple[str, str]] = STEPS, processor: str = "") -> str:
+    """Times of a step beside its matrix products and the fastest of the others; of rows that were measured."""
     lines = []
     for title, (group, what) in rows.items():
-        found = {who: times().get((group + processor, f"{who}/{what}")) for who in ("robustdml", *RIVALS)}
-        if (ours := found.pop("robustdml")) is None:
+        ours, others = contenders(group + processor, what)
+        if ours is None:
             continue
-        own = ours["median_s"]
-        others = {RIVALS[who]: row["median_s"] for who, row in found.items() if row}
-        name = min(others, key=lambda each: others[each], default="")
+        own, name = ours["median_s"], min(others, key=others.__getitem__, default="")
         fastest = [f"{name}, {seconds(others[name])}", f"**{others[name] / own:.1f}×**"] if name else ["", ""]
-        theirs = [seconds(others[RIVALS["pml"]]) if RIVALS["pml"] in others else ""] if peer else []
-        lines.append([title, seconds(own), f"{own / ours['floor_s']:.2f}", *theirs, *fastest])
-    header = ["loss", "a step", "÷ its products", *([RIVALS["pml"]] if peer else [])]
+        theirs = seconds(others[RIVALS["pml"]]) if RIVALS["pml"] in others else ""
+        lines.append([title, seconds(own), f"{own / ours['floor_s']:.2f}", theirs, *fastest])
+    header = ["loss", "a step", "÷ its products", RIVALS["pml"]]
     return table([*header, "fastest rival measured", "faster by"], lines)
-
-
-def of_readme() -> str:
-    """README's table."""
-    return steps({title: STEPS[title] for title in README_STEPS}, peer=False)
 
 
 def options() -> str:
@@ -258,11 +254,11 @@ def wanted() -> set[tuple[str, str]]:
 
 
 def main(path: str, processor: str = "") -> None:
-    """Take the times and the memory of a run into the stored ones of a processor, and those of steps into README."""
+    """Take the times and the memory of a run into the stored ones of a processor."""
     with open(path) as file:
         measured = json.load(file)
-    content, readme = json.loads(CPU.read_text()), README.read_text()
-    before, commit = of_readme(), measured["commit_info"]["id"][:10]
+    content = json.loads(CPU.read_text())
+    commit = measured["commit_info"]["id"][:10]
     for benchmark in measured["benchmarks"]:
         info = benchmark["extra_info"]
         new = {
@@ -281,7 +277,6 @@ def main(path: str, processor: str = "") -> None:
     parts = (f"  {json.dumps(key, ensure_ascii=False)}: {_lines(value)}" for key, value in content.items())
     CPU.write_text("{\n" + ",\n".join(parts) + "\n}\n")
     cpu.cache_clear()
-    README.write_text(readme.replace(before, of_readme()))
 
 
 def _lines(value: Any) -> str:

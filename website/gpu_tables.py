@@ -128,17 +128,3 @@ def predicted() -> str:
         between = f"{max(computing, moving):.2g}–{computing + moving:.2g} ms"
         lines.append([step["what"], _shape(shape), *counts, between, _time(*of, OURS), _time(*of, RECORDED)])
     return table(["loss", "shape", "TFLOP", "GB", "launches", "predicted", "measured", "recorded"], lines)
-
-
-def sentence() -> str:
-    """README's sentence."""
-    of = ("steps", "proxy-anchor", LARGE, "bfloat16")
-    mine, theirs = rows()[(*of, OURS)], rows()[(*of, PML)]
-    small = ("steps", "softmax", SMALL, "bfloat16")
-    gigabytes = [f"{row['beyond_bytes'] / 1e9:.1f} GB" for row in (mine, theirs)]
-    return (
-        "On an NVIDIA H200 Proxy-Anchor over 10⁶ classes (B=1024, D=512, bfloat16) takes "
-        f"{_time(*of, OURS)} and {gigabytes[0]}, pytorch-metric-learning {_time(*of, PML)} and {gigabytes[1]}. Small "
-        f"steps wait for the host (softmax over 10⁵ classes {_time(*small, OURS)}, in PyTorch "
-        f"{_time(*small, 'PyTorch')}) unless recorded as CUDA graphs ({_time(*small, RECORDED)})."
-    )

@@ -1,10 +1,10 @@
-"""MkDocs' hooks: pages that are generated, and tables from stored results within the written ones."""
+"""MkDocs' hooks: pages that are generated, and links between pages."""
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from website import commands, plots, reference, repository, results
+from website import commands, plots, reference, repository
 from website.links import link_mentions
 
 
@@ -25,10 +25,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Insert tables, and lead links to files of the repository to their pages."""
+    """Lead links to files of the repository to their pages."""
     if page.file.generated_by is not None:
         return markdown
-    return results.insert(repository.from_site(markdown, f"docs/{page.file.src_uri}"))
+    return repository.from_site(markdown, f"docs/{page.file.src_uri}")
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -19,7 +19,8 @@ MODULES = {
 }
 # Of the packages themselves what a program of one's own calls, by where it is defined, and what the overview says.
 PACKAGES = {
-    "robustdml_ops": ("The fused losses under the names of another package.", (
+    "robustdml_ops": ("Steps of large batches, and the fused losses under the names of another package.", (
+        "robustdml_ops.micro_batches.backward_in_micro_batches",
         "robustdml_ops.losses.peer.patch.patch_pytorch_metric_learning",
         "robustdml_ops.losses.peer.patch.PeerPatch",
     )),
@@ -27,6 +28,7 @@ PACKAGES = {
         "robustdml.train.train",
         "robustdml.config.TrainingConfig",
         "robustdml.data.load_data",
+        "robustdml.evaluate_embeddings",
         "robustdml.load_embedder",
     )),
 }  # fmt: skip

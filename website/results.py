@@ -1,23 +1,12 @@
-"""Tables of the documentation, made from stored results: ``bench/results`` and ``experiments/results``.
+"""Tables of the documentation by their names, made from stored results: ``bench/results``, ``experiments/results``."""
 
-A page asks for one by a comment, ``<!-- table: NAME -->``, which the site's build replaces. README cannot: it holds the
-text of its table, and a test compares.
-"""
-
-import re
 from collections.abc import Callable, Iterable
 from statistics import fmean
 
-from website import bench_tables, gpu_tables, host_tables
+from website import bench_tables, gpu_tables, host_tables, readme
 from website.tables import mean, score, stored, table
 
-MARKER = re.compile(r"^<!-- table: ([\w-]+) -->$", re.MULTILINE)
 BASELINE, FEW, DRAWN = "Untouched features", "few-classes", "drawn-kinds"
-
-
-def insert(text: str) -> str:
-    """Put each table in the place of its comment."""
-    return MARKER.sub(lambda found: TABLES[found[1]](), text)
 
 
 def cells(metric: str, method: str, name: str = "suite") -> dict[tuple[str, str], float]:
@@ -77,19 +66,14 @@ def wrong_test_labels() -> str:
 
 def robustness() -> str:
     """README's sentence on the suite."""
-    start = "Contrastive, whitened start"
-    means = {m: f"{fmean(cells('MAP@R', m).values()):.3f}" for m in (BASELINE, "Contrastive", start, "Robust")}
-    counts = below_untouched("Recall@1", "Robust"), below_untouched("MAP@R", "Robust"), len(cells("MAP@R", "Robust"))
+    means = {m: f"{fmean(cells('MAP@R', m).values()):.3f}" for m in (BASELINE, "Contrastive", "Robust")}
+    below = max(below_untouched(metric, "Robust") for metric in ("Recall@1", "MAP@R"))
     return (
         f"With none to half of the labels wrong, on {len(stored('suite')['results'])} data sets (frozen features, "
         f"unseen classes, {stored('suite')['seeds']} seeds), mean MAP@R is {means[BASELINE]} for the untouched "
-        f"features, {means['Contrastive']} for the contrastive loss, {means[start]} from the same start as `robust`, "
-        f"and **{means['Robust']}** for `robust`, the default method of `robustdml train`. By Recall@1 it ends more "
-        f"than a point below the untouched features in {counts[0]} of {counts[2]} cases (set × noise), by MAP@R in "
-        f"{counts[1]}; on other sets of few classes in {below_untouched('Recall@1', 'Robust', FEW)} and "
-        f"{below_untouched('MAP@R', 'Robust', FEW)} of {len(cells('MAP@R', 'Robust', FEW))}, and on synthetic sets "
-        f"in {below_untouched('Recall@1', 'Robust', DRAWN)} and "
-        f"{below_untouched('MAP@R', 'Robust', DRAWN)} of {len(cells('MAP@R', 'Robust', DRAWN))}."
+        f"features, {means['Contrastive']} for the contrastive loss, and **{means['Robust']}** for `robust`, the "
+        f"default method of `robustdml train`. It ends more than a point below the untouched features in {below} of "
+        f"{len(cells('MAP@R', 'Robust'))} cases (set × rate of wrong labels)."
     )
 
 
@@ -311,7 +295,25 @@ def proxy_types() -> str:
     return table(["data set", "loss", "proxies", "Recall@1", "to float32, points"], rows)
 
 
+def many_identities() -> str:
+    """Recall@1 and TAR at FAR 1e-4 of ways to train on very many identities, and seconds of the processor."""
+    found: dict[tuple[int, str, str], list[dict[str, float]]] = {}
+    for run in stored("many-identities")["runs"]:
+        found.setdefault((run["classes"], run["noise"], run["way"]), []).append(run)
+    rows = []
+    for (classes, noise, way), runs in sorted(found.items(), key=lambda one: (one[0][0], one[0][1] != "right")):
+
+        def value(name: str, digits: int, runs: list[dict[str, float]] = runs) -> str:
+            return f"{fmean(run[name] for run in runs):.{digits}f}" if name in runs[0] else "–"
+
+        found_values = [value("Recall@1", 3), value("TAR at FAR 1e-4", 3), value("kept", 2), value("kept, right", 2)]
+        rows.append([f"{classes:,}", noise, way, *found_values, value("seconds", 0), str(len(runs))])
+    titles = ["classes", "labels", "training", "Recall@1", "TAR at FAR 1e-4", "kept", "of it right", "seconds", "seeds"]
+    return table(titles, rows)
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "speed": readme.speed,
     "steps": bench_tables.steps,
     "small-steps": lambda: bench_tables.steps(bench_tables.SMALL),
     "without-avx512": lambda: bench_tables.steps(bench_tables.WITHOUT_AVX512, bench_tables.OLDER),
@@ -326,6 +328,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "gpu-predicted": gpu_tables.predicted,
     "many-cores": bench_tables.many_cores,
     "crowd": bench_tables.crowd,
+    "many-identities": many_identities,
     "proxy-bytes": bench_tables.proxy_bytes,
     "proxy-types": proxy_types,
     "suite": suite,

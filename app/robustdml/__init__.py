@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from robustdml.metrics import evaluate_embeddings
     from robustdml.trained.embedder import load_embedder
 
-__all__ = ["load_embedder"]
+__all__ = ["evaluate_embeddings", "load_embedder"]
 
 
 def __getattr__(name: str) -> Any:
@@ -14,4 +15,8 @@ def __getattr__(name: str) -> Any:
         from robustdml.trained.embedder import load_embedder
 
         return load_embedder
+    if name == "evaluate_embeddings":
+        from robustdml.metrics import evaluate_embeddings
+
+        return evaluate_embeddings
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -52,9 +52,36 @@ def cache_folder() -> Path:
         raise UsageError(f"no folder for the cache ({error}): name one in ROBUSTDML_CACHE") from error
 
 
+_temporary: list[tempfile.TemporaryDirectory[str]] = []  # Of this process, made when it is needed
+_lasts = [True]
+
+
+def kept_folder(lasting: bool = True) -> Path:
+    """Folder for what is made of images: the cache folder, or one that ends with this process or `nothing_kept`."""
+    if lasting and _lasts[0]:
+        return cache_folder()
+    if not _temporary:
+        _temporary.append(tempfile.TemporaryDirectory(prefix="robustdml-"))
+    return Path(_temporary[0].name)
+
+
+@contextmanager
+def nothing_kept() -> Iterator[None]:
+    """Use nothing that was made of images before, and keep nothing of it beyond the end."""
+    _lasts[0] = False
+    try:
+        yield
+    finally:
+        _lasts[0] = True
+        while _temporary:
+            _temporary.pop().cleanup()
+
+
 def make_private(folder: Path) -> None:
     """Make a folder of the cache; what is read from it makes results, so nobody else may write to it."""
-    for place in dict.fromkeys((cache_folder(), folder)):
+    top = cache_folder()
+    # Each in turn: the ones between would be made with the rights of any folder.
+    for place in [one for one in (*reversed(folder.parents), folder) if one.is_relative_to(top)] or [folder]:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = place.stat()
         if sys.platform == "win32":

@@ -6,11 +6,13 @@ One that can go on after an interruption says how in ``way_on``.
 import argparse
 import os
 import sys
-import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 
+from robustdml.cache import nothing_kept
 from robustdml.command_line import CommandParser
+from robustdml.data.images import warnings_with_files
 from robustdml.errors import UnknownNameError, UsageError, disk_error, in_one_line, is_want_of_memory, reason_of
 from robustdml_ops import __version__
 
@@ -21,6 +23,7 @@ COMMANDS = {
     "evaluate": ("robustdml.commands.evaluate", "retrieval and verification by a trained network on other data"),
     "search": ("robustdml.commands.search", "the most similar images of a gallery, as a page and as JSON"),
     "export": ("robustdml.commands.export", "a trained network as a program of torch.export or as an ONNX file"),
+    "duplicates": ("robustdml.commands.duplicates", "find images of a folder that are copies, and remove them"),
     "audit": ("robustdml.commands.audit", "find the wrong labels of images of a folder or list, or of features"),
     "apply": ("robustdml.commands.apply", "a data set without the wrong labels that an audit has found"),
 }
@@ -30,12 +33,11 @@ def main(argv: Sequence[str] | None = None, program: str = "robustdml") -> int:
     """Run the command line of a program."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parsed, name = argparse.Namespace(way_on=None), program
-    # Pillow's warnings name no file; images that cannot be read are told by the commands.
-    warnings.filterwarnings("ignore", module=r"PIL\.")
     try:
         parsed = _parser(arguments, program).parse_args(arguments)
         name = f"{program} {parsed.command}"
-        status: int = parsed.run(parsed)
+        with warnings_with_files(), nothing_kept() if vars(parsed).get("no_cache") else nullcontext():
+            status: int = parsed.run(parsed)
         # What is printed may wait in a buffer until here, and meet a full disk.
         sys.stdout.flush()
     except UnknownNameError as error:

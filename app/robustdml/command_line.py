@@ -1,12 +1,14 @@
 """A parser of the command line that says what may have been meant, and in one line how the command is used."""
 
 import argparse
+import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from robustdml.data.readings import what_is_kept
 from robustdml.errors import UnknownNameError, did_you_mean, expanded, few
 
 
@@ -59,9 +61,20 @@ def is_off(default: object) -> bool:
     return default is None or default is False or default == ""
 
 
+def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the option that prints results as JSON."""
+    parser.add_argument("--json", action="store_true", help="print what was found or made as one object of JSON")
+
+
+def print_json(results: Mapping[str, Any]) -> None:
+    """Print results as one object of JSON."""
+    print(json.dumps(results, indent=2))
+
+
 def say_left_out(command: str, left_out: Sequence[str], notes: Sequence[str] = ()) -> None:
-    """Say how data was read, where that is not plain, and name the first few of what was left out, with the reason."""
-    for note in dict.fromkeys(notes):
+    """Say how data was read, what is kept of it, and name the first few of what was left out, with the reason."""
+    kept = what_is_kept()
+    for note in dict.fromkeys([*notes, *([kept] if kept else [])]):
         print(f"robustdml {command}: {note}", file=sys.stderr)
     if left_out:
         print(f"robustdml {command}: left out {len(left_out):,}: {few(left_out)}", file=sys.stderr)

@@ -54,7 +54,7 @@ class TrainingConfig(Options):
     backbone: str = option(
         "",
         "efficientnet-lite0 (needs the extra vision; for folders of images), timm:NAME, your own as "
-        f"package.module:factory, or {UNTRAINED}, for a small CNN with random weights "
+        f"package.module:factory, FILE.py:factory, FILE.pt2, or {UNTRAINED}, for a small CNN with random weights "
         "(default: efficientnet-lite0 for images, none for features, of glyphs "
         "its own CNN)",
     )
@@ -81,6 +81,13 @@ class TrainingConfig(Options):
     )
     epochs: int = option(15, "passes over the training images", at_least=1, heading="training")
     batch_size: int = option(256, "images a step", at_least=1)
+    micro_batch: int | None = option(
+        None,
+        "images that are in the backbone at once, with finetune: the step is that of all images, and takes one more "
+        "forward (default: all of a step)",
+        metavar="IMAGES",
+        at_least=1,
+    )
     samples_per_class: int | None = option(
         None,
         "0 for random batches, K for balanced ones with K images of each class (default: 4 for losses on pairs, "
@@ -114,6 +121,8 @@ class TrainingConfig(Options):
                 raise UsageError(f"{given} is for frozen features, and finetune trains the backbone: leave one out")
             if self.layer_start == RANDOM:
                 raise UsageError(f"{given}: a random start is nothing to go back to; give start {WHITENED} as well")
+        if self.micro_batch is not None and not self.finetune:
+            raise UsageError(f"micro_batch={self.micro_batch} is for finetune, where the backbone trains: leave it out")
         if self.warmup >= self.epochs:
             raise UsageError(f"warmup={self.warmup:g}: expected fewer than the {self.epochs} epochs")
         for group in self.options.groups:

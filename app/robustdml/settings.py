@@ -10,7 +10,8 @@ import yaml
 
 from robustdml.cache import write_text
 from robustdml.config import CORRECT, TrainingConfig
-from robustdml.data.lists import COLUMN_TEXTS
+from robustdml.data.joined import FEATURES_TEXT
+from robustdml.data.lists import COLUMN_TEXTS, PATTERN_TEXT
 from robustdml.data.load import expected_data
 from robustdml.errors import UnknownNameError, UsageError, did_you_mean
 from robustdml.filters.options import FILTERS, KINDS, NO_FILTER, FilterOptions
@@ -55,6 +56,8 @@ class DataSettings(Options):
     path_column: str = option("", COLUMN_TEXTS["path"], metavar="NAME")
     label_column: str = option("", COLUMN_TEXTS["label"], metavar="NAME")
     split_column: str = option("", COLUMN_TEXTS["split"], metavar="NAME")
+    label_pattern: str = option("", PATTERN_TEXT, metavar="REGEX")
+    features: str = option("", FEATURES_TEXT, metavar="FILE")
 
 
 @dataclass(frozen=True)

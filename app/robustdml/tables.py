@@ -2,16 +2,18 @@
 
 import codecs
 import csv
+import hashlib
 import io
 import json
 import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
-from robustdml.cache import NAMES, write_text
+from robustdml.cache import NAMES, kept_folder, make_private, write_text, write_whole
 from robustdml.errors import UsageError, in_one_line, reason_of
 from robustdml.plain_files import check_plain
 
@@ -97,22 +99,69 @@ def _of_objects(path: Path, text: str) -> TableOf:
     return TableOf(columns, [(line, {name: _as_text(row.get(name)) for name in columns}) for line, row in rows])
 
 
-def _parquet(path: Path) -> TableOf:
+def open_parquet(path: Path) -> Any:
+    """Read a file of Parquet, as pyarrow has it."""
+    check_plain(path, "table")
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
         raise UsageError(f"{path}: reading .parquet needs a package: pip install pyarrow") from error
     try:
-        table = parquet.read_table(path)
+        return parquet.read_table(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: not a readable .parquet file ({error})") from error
-    # Pictures within the file, and other things that are no texts, are not looked at.
-    names = [name for name in table.column_names if not str(table.schema.field(name).type).startswith(_NO_TEXTS)]
-    rows = table.select(names).to_pylist()
-    return TableOf(names, [(line, {name: _as_text(row[name]) for name in row}) for line, row in enumerate(rows, 1)])
+
+
+def _parquet(path: Path) -> TableOf:
+    table = open_parquet(path)
+    columns: dict[str, list[str]] = {}
+    for name in table.column_names:
+        values, kind = table[name].to_pylist(), str(table.schema.field(name).type)
+        if name.lower() in _PICTURES and kind.startswith(("struct", "binary", "large_binary")):
+            columns[name] = _unpacked(path, values)
+        elif not kind.startswith(_NO_TEXTS):
+            columns[name] = _named(table.schema, name, list(map(_as_text, values)))
+    rows = zip(*columns.values(), strict=True)
+    return TableOf([*columns], [(line, dict(zip(columns, row, strict=True))) for line, row in enumerate(rows, 1)])
 
 
 _NO_TEXTS = ("struct", "list", "large_list", "binary", "large_binary", "fixed_size", "map")
+# Columns of pictures within a file, as Hugging Face has them: bytes, or bytes and a name.
+_PICTURES = ("image", "img", "picture", "photo")
+
+
+def _unpacked(path: Path, values: list[Any]) -> list[str]:
+    """Put pictures of a file into the cache folder, and give their files; those that are there stay."""
+    folder = kept_folder() / "unpacked" / hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()[:16]
+    make_private(folder)
+    files = []
+    for number, value in enumerate(values):
+        content, name = (value.get("bytes"), value.get("path")) if isinstance(value, dict) else (value, None)
+        if content is None:
+            files.append(str(name or ""))
+            continue
+        # By its content, so that a changed file leaves no old picture under a new row.
+        mark = hashlib.blake2b(content, digest_size=8).hexdigest()
+        file = folder / f"{number:07}-{mark}{Path(str(name or '')).suffix[:8]}"
+        if not file.exists():
+            write_whole(file, partial(_write_all, content))
+        files.append(str(file))
+    print(f"robustdml: the pictures of {in_one_line(str(path))} are in {folder}", file=sys.stderr)
+    return files
+
+
+def _write_all(content: bytes, file: BinaryIO) -> None:
+    file.write(content)
+
+
+def _named(schema: Any, column: str, values: list[str]) -> list[str]:
+    """Names for the numbers of classes, where Hugging Face's description of the table has any."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        names = features[column]["names"]
+    except (KeyError, TypeError, ValueError):
+        return values
+    return [str(names[int(one)]) if one.isdigit() and int(one) < len(names) else one for one in values]
 
 
 def _as_text(value: object) -> str:

@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import signal
@@ -15,7 +16,7 @@ from PIL import Image
 
 import robustdml
 import robustdml_ops
-from app.tests.conftest import metrics_of, refused, run_command
+from app.tests.conftest import SMALL, metrics_of, refused, run_command
 from robustdml import cli
 from robustdml.__main__ import main as start
 from robustdml.cli import COMMANDS
@@ -149,15 +150,27 @@ def test_an_editable_install_imports_beside_a_folder_of_its_name(tmp_path):
         assert installed.endswith(".pth") and archive.read(installed).decode().strip() == str(copy)
 
 
-def test_warnings_of_pillow_are_not_printed(image_model, tmp_path):
-    """They name no file; this one is about EXIF that is cut off."""
+def test_warnings_of_pillow_are_told_with_the_file(image_model, tmp_path):
+    """This one is about EXIF that is cut off."""
     (tmp_path / "photos").mkdir()
     exif = b"Exif\0\0II*\0\x08\0\0\0\x05\0"
     Image.new("RGB", (40, 40)).save(tmp_path / "photos" / "a.jpg", exif=exif)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings():
         warnings.simplefilter("always")
-        with Image.open(tmp_path / "photos" / "a.jpg") as image:
-            dict(image.getexif())
-        assert "PIL" in told.pop().filename
-        run_command("embed", image_model, tmp_path / "photos", "-o", tmp_path / "e.npz")
-        assert "PIL" not in "".join(one.filename for one in told)
+        said = run_command("embed", image_model, tmp_path / "photos", "-o", tmp_path / "e.npz").err
+    assert f"robustdml: {tmp_path}/photos/a.jpg: Corrupt EXIF data." in said and "PIL" not in said
+
+
+@pytest.mark.parametrize(
+    ("command", "keys"),
+    [
+        ("embed RUN photos -o e.npz", {"embeddings", "arrays"}),
+        ("evaluate RUN --data photos", {"samples", "mean_average_precision_at_r"}),
+        ("search RUN photos --in photos", {"queries", "page"}),
+        ("export RUN -o e.pt2", {"program", "metadata", "largest_difference"}),
+        (f"train --data photos --out run {' '.join(SMALL)}", {"method", "model", "report"}),
+    ],
+)
+def test_results_as_one_object_of_json(command, keys, image_model, photos):
+    printed = run_command(*command.replace("RUN", str(image_model)).split(), "--json").out
+    assert keys <= json.loads(printed).keys()

@@ -188,7 +188,8 @@ def test_reports_show_what_the_run_has(noisy, clusters, config):
         page = render_run(result, data)
         images = Elements(page).images
         assert all(image["src"].startswith("data:image/svg+xml;base64,") for image in images)
-        assert {image["alt"] for image in images} == {"Recall@1 against the epoch.", "Loss against the epoch."}
+        curves = {"Recall@1 against the epoch.", "Loss against the epoch."}
+        assert {image["alt"] for image in images} == {*curves, "Map of the embeddings."}
         assert f"<td>{result.summary['precision_at_1']:.3f}</td>" in page and told in page
         assert ("with a wrong label" in page) == (data is noisy)
         assert ("kept by the filter" in page) == ("filter_kept" in result.summary) == filtered

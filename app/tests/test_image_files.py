@@ -1,24 +1,17 @@
 """Folders and lists of photographs, which stay in their files: what is broken is found once."""
 
 import csv
-import json
-import os
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from torch import nn
 
-from app.tests.conftest import CPU, SMALL, refused, run_command, save_photos
-from robustdml.data import image_files, images, load_data
-from robustdml.data.image_files import ImageFiles, batches_of, find_broken
+from app.tests.conftest import SMALL, refused, run_command, save_photos
+from robustdml.data import load_data
+from robustdml.data.image_files import ImageFiles, batches_of
 from robustdml.data.images import decode
 from robustdml.data.lists import read_list
 from robustdml.errors import UsageError
-from robustdml.networks.backbones.choice import Origin
-from robustdml.networks.stored_features import map_features, store_split
-from robustdml.progress import silent
 
 COUNT, SIDE = 200, 32
 
@@ -53,44 +46,6 @@ def test_large_jpeg_files_unpack_smaller_and_look_the_same(tmp_path):
     smooth.save(tmp_path / "a.png")
     fast, exact = (decode(tmp_path / name, SIDE).astype(float) for name in ("a.jpg", "a.png"))
     assert np.abs(fast - exact).mean() < 1 and np.abs(fast - exact).max() < 8
-
-
-def test_a_check_goes_on_and_is_made_once(drawn, own_cache, monkeypatch):
-    half = drawn / "class 3" / "13.png"
-    half.write_bytes(half.read_bytes()[:400])
-    (drawn / "class 4" / "4.png").write_text("no image")
-    files = sorted(drawn.rglob("*.png"))
-    monkeypatch.setattr(image_files, "_BLOCK", 30)
-
-    def interrupt(what, done, total):
-        if done == 120:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        find_broken(files, interrupt)
-    (note,) = own_cache.rglob("*.json")
-    assert json.loads(note.read_text())["done"] == 120
-    looked = []
-    monkeypatch.setattr(images, "decode", lambda file, *rest: looked.append(file) or decode(file, *rest))
-    broken = find_broken(files, silent)
-    assert [files[row].name for row in broken] == ["13.png", "4.png"] and len(looked) == COUNT - 120
-    assert find_broken(files, silent) == broken and len(looked) == COUNT - 120
-    os.utime(files[0], (1, 1))
-    assert find_broken(files, silent) == broken and len(looked) == 2 * COUNT - 120
-
-
-def test_features_are_half_as_large_and_nothing_else_is_kept(drawn, own_cache):
-    data, small = load_data(str(drawn), image_size=SIDE), nn.Sequential(nn.AvgPool2d(4), nn.Flatten())
-    made = map_features(store_split(data.train, Origin("small", small, (3, SIDE, SIDE)), CPU))
-    assert made.dtype == np.float16 and made.shape == (len(data.train), 192)
-    exact = small(torch.from_numpy(data.train.inputs[:50]).float() / 255).numpy()
-    np.testing.assert_allclose(made[:50], exact, rtol=1e-3, atol=1e-3)
-    kept = {file.suffix: file.stat().st_size for file in own_cache.rglob("*") if file.is_file() and file.stat().st_size}
-    assert set(kept) == {".npy", ".json"} and kept[".json"] < 100
-    for value in (1e6, 1e-6):
-        origin = Origin("scaled", nn.Sequential(small, nn.Hardtanh(value, 2 * value)), (3, SIDE, SIDE))
-        with pytest.raises(UsageError, match="16 bits hold"):
-            store_split(data.train, origin, CPU)
 
 
 def test_training_and_evaluation_leave_out_what_is_broken(photos, tmp_path):

@@ -5,6 +5,7 @@
 
 import shutil
 import time
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -111,6 +112,25 @@ def test_many_at_once(page):
     page.click(".card input")
     page.press("d")
     assert here(page) == (3, 3)
+
+
+def test_suspects_by_rank_class_and_pair_of_classes(page):
+    """Every order has every suspect; in that of pairs those of a label and a proposal stand together."""
+
+    def arranged(order):
+        page.run("[...document.querySelectorAll('#bar select')][1].value = arguments[0]; arrange()", order)
+        return page.run(
+            "return rows.map(row => [data.samples[row].rank, data.samples[row].label, data.samples[row].proposed])"
+        )
+
+    ranks, classes, pairs = (arranged(order) for order in ("worst", "class", "pair"))
+    assert ranks == sorted(ranks) and sorted(classes) == sorted(pairs) == ranks and len(ranks) > 10
+    for rows, key in ((classes, slice(1, 2)), (pairs, slice(1, 3))):
+        seen = [tuple(row[key]) for row in rows]
+        together = [one for one, before in zip(seen, [None, *seen], strict=False) if one != before]
+        assert len(together) == len({*together}), together
+    counts = Counter(tuple(row[1:]) for row in pairs)
+    assert [counts[tuple(row[1:])] for row in pairs] == sorted((counts[tuple(row[1:])] for row in pairs), reverse=True)
 
 
 def test_decisions_from_page_to_folder(page, audited, tmp_path):

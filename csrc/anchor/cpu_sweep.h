@@ -37,16 +37,21 @@ template <class T>
 bool anchor_sweep_confidences(const AnchorChunk<T>& whole, const ConfidenceSets<T>& sets,
                               const ConfidenceFactors<T>& factors, const Sweep<T>& sweep, double* total);
 
-// A step of Proxy-Anchor: from embeddings X (B, D) and proxies P (C, D), both by rows, to the loss and both
-// gradients, in one call. False where a value needs another way or an error, which that way has.
+// A step of Proxy-Anchor, or of Adaptive Proxy-Anchor where there are margins: from embeddings X (B, D) and
+// proxies P (C, D), both by rows, to the loss and both gradients, in one call. False where a value needs
+// another way or an error, which that way has.
 template <class T>
 bool anchor_step(Gemm<T> gemm, SetThreads set_threads, const T* X,
                  const std::int64_t* labels,  // (B,) in
                  const T* weights,            // (B,) in, or null: 1
                  const T* P, std::int64_t B, std::int64_t D, std::int64_t C, double alpha, double bias,
+                 const T* margins,           // (1,) or (C,) in: learnt, instead of `bias`; or null
+                 std::int64_t margin_count,  // 1 or C
+                 double regularization,      // lambda of lambda / mean(margins)
                  std::int64_t chunk_rows, int threads,
-                 T* dX,     // (B, D) out, or null
-                 T* dP,     // (C, D) out, or null
-                 T* loss);  // () out
+                 T* dX,        // (B, D) out, or null
+                 T* dP,        // (C, D) out, or null
+                 T* dmargins,  // (margin_count,) out, or null
+                 T* loss);     // () out
 
 }  // namespace robustdml::cpu

@@ -28,6 +28,17 @@ struct FromPython<Pooling> {
     }
 };
 
+template <>
+struct FromPython<cpu::Margin> {
+    using Given = std::string;
+    static cpu::Margin convert(const std::string& name) {
+        if (name == "cosine") return cpu::Margin::cosine;
+        if (name == "angle") return cpu::Margin::angle;
+        if (name == "quality") return cpu::Margin::quality;
+        throw std::invalid_argument("margin_kind '" + name + "': expected 'cosine', 'angle' or 'quality'");
+    }
+};
+
 template <class T>
 void bind_classes_of(py::module_& m, const std::string& suffix) {
     define_struct<ClassChunk<T>>(m, "ClassChunk_" + suffix);
@@ -38,8 +49,8 @@ void bind_classes_of(py::module_& m, const std::string& suffix) {
     define_epilogue(m, "class_terms_" + suffix, cpu::class_terms<T>);
     define_epilogue(m, "class_terms_backward_" + suffix, cpu::class_terms_backward<T>);
     define_struct<cpu::ClassStep<T>>(m, "ClassStep_" + suffix);
-    define(m, "class_step_" + suffix, cpu::class_step<T>, "step", "X", "P", "labels", "weights", "E", "dX",
-           "dP", "loss");
+    define(m, "class_step_" + suffix, cpu::class_step<T>, "step", "X", "P", "labels", "weights", "margins",
+           "E", "dX", "dP", "loss");
 #if defined(ROBUSTDML_CUDA)
     define_epilogue(m, "class_lse_cuda_" + suffix, cuda::class_lse<T>, "stream");
     define_epilogue(m, "class_lse_backward_cuda_" + suffix, cuda::class_lse_backward<T>, "parts", "stream");

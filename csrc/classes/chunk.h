@@ -3,6 +3,7 @@
 //   logit[k, x] = scale[k] pool_h(s[k, h, x]) + bias[k]
 //   sum[x]      = sum over k that is no label of x, pool_h(s[k, h, x]) <= drop_similar_negatives[x], of
 //   exp(logit[k, x]) target[x, j] = logit[label[x, j], x]
+//   weighted[x] = sum over k that is no label of x, of logit_weights[k] logit[k, x]
 #pragma once
 
 #include <cstdint>
@@ -30,10 +31,21 @@ struct ClassChunk {
     const T* drop_similar_negatives;  // (B,) in: similarity above which a class that is no label is left out,
                                       // or null
     std::int64_t labels_each;         // labels of a sample, K
+    const T* logit_weights;           // (classes,) in, or null: no `weighted`
 
     // CPU only, (classes * centers,) in: 1 / |proxy|, 0 for zero rows. S then holds products with the proxies
     // as they are on the way in, and the gradient of those on the way out; null: S holds similarities.
     const T* inverse_norm;
+
+    // `count` of these classes, from `first` on.
+    ClassChunk part(std::int64_t first, std::int64_t count) const {
+        ClassChunk chunk = *this;
+        chunk.classes = count;
+        chunk.scale += first * scale_stride;
+        if (bias) chunk.bias += first;
+        if (logit_weights) chunk.logit_weights += first;
+        return chunk;
+    }
 
     static constexpr auto fields() {
         return std::tuple{
@@ -48,6 +60,7 @@ struct ClassChunk {
             field("gamma", &ClassChunk::gamma),
             field("drop_similar_negatives", &ClassChunk::drop_similar_negatives),
             field("labels_each", &ClassChunk::labels_each),
+            field("logit_weights", &ClassChunk::logit_weights),
             optional_field("inverse_norm", &ClassChunk::inverse_norm),
         };
     }
@@ -59,27 +72,32 @@ struct ClassSums {
     double* shift;  // (B,) in/out: of the exponents so far, about their largest; -inf before the first chunk
     double* total;  // (B,) in/out: sum of exp(logit - shift) over the classes that count
     T* target;      // (B, K) out: logits of the labels, where their classes are in this chunk
+    double*
+        weighted;  // (B,) in/out: sum of logit_weights * logit over the classes that are no labels, or null
 
     static constexpr auto fields() {
         return std::tuple{
             field("shift", &ClassSums::shift),
             field("total", &ClassSums::total),
             field("target", &ClassSums::target),
+            field("weighted", &ClassSums::weighted),
         };
     }
 };
 
 template <class T>
 struct ClassUpstream {
-    const T* lse;     // (B,) in: the whole log-sum-exp; +inf: of an empty sum
-    const T* dlse;    // (B,) in: dL/dlse
-    const T* dlogit;  // (B, K) in: dL/dlogit of the labels
+    const T* lse;        // (B,) in: the whole log-sum-exp; +inf: of an empty sum
+    const T* dlse;       // (B,) in: dL/dlse
+    const T* dlogit;     // (B, K) in: dL/dlogit of the labels
+    const T* dweighted;  // (B,) in: dL/dweighted, or null
 
     static constexpr auto fields() {
         return std::tuple{
             field("lse", &ClassUpstream::lse),
             field("dlse", &ClassUpstream::dlse),
             field("dlogit", &ClassUpstream::dlogit),
+            field("dweighted", &ClassUpstream::dweighted),
         };
     }
 };

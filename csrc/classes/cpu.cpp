@@ -99,9 +99,23 @@ ROBUSTDML_HD void add_rows(const T* rows, std::int64_t stride, const Line<T>* li
     }
 }
 
+// Adds weight * logit of one class to `weighted`, but for the samples whose labels, order[first:last], it is.
+template <class T>
+ROBUSTDML_HD void add_weighted(const ClassChunk<T>& c, T weight, const Line<T>& line, const T* s,
+                               const std::int64_t* order, std::int64_t first, std::int64_t last,
+                               double* weighted) {
+#pragma omp simd
+    for (std::int64_t x = 0; x < c.B; ++x) weighted[x] += double(weight * logit_at(line, s[x]));
+    for (std::int64_t p = first; p < last; ++p) {
+        const std::int64_t x = order[p] / c.labels_each;
+        weighted[x] -= double(weight * logit_at(line, s[x]));
+    }
+}
+
 template <class T>
 ROBUSTDML_HD void forward_range(const ClassChunk<T>& c, const LabelSets& labels, T* target,
-                                std::int64_t begin, std::int64_t end, T* shift, double* total, T* weights) {
+                                std::int64_t begin, std::int64_t end, T* shift, double* total,
+                                double* weighted, T* weights) {
     const std::int64_t B = c.B, K = c.labels_each, stride = c.centers * B;
     const std::int64_t* sorted = labels.sorted_labels;
     std::int64_t place = std::lower_bound(sorted, sorted + B * K, labels.first_label + begin) - sorted;
@@ -128,6 +142,7 @@ ROBUSTDML_HD void forward_range(const ClassChunk<T>& c, const LabelSets& labels,
                 const std::int64_t entry = labels.order[place];
                 target[entry] = static_cast<T>(double(scale_of(c, k)) * cosine * s[entry / K] + bias);
             }
+            if (weighted) add_weighted(c, c.logit_weights[k], line, s, labels.order, first, place, weighted);
             // The row of a class that is somebody's label, as few are, becomes logits, so that one can be
             // taken out whatever the slope is.
             if (place > first || c.drop_similar_negatives) to_logits(c, line, cosine, s, 0, B);
@@ -135,6 +150,12 @@ ROBUSTDML_HD void forward_range(const ClassChunk<T>& c, const LabelSets& labels,
         }
         add_rows(c.S + from * stride, stride, lines, count, B, shift, total);
     }
+}
+
+template <class T>
+ROBUSTDML_HD void add_scaled(T factor, const T* from, T* to, std::int64_t count) {
+#pragma omp simd
+    for (std::int64_t x = 0; x < count; ++x) to[x] += factor * from[x];
 }
 
 template <class T>
@@ -156,6 +177,7 @@ ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels
 #pragma omp simd
             for (std::int64_t x = 0; x < B; ++x)
                 s[x] = factor * upstream.dlse[x] * exp_fast(logit_at(line, s[x]) - upstream.lse[x]);
+            if (upstream.dweighted) add_scaled(factor * c.logit_weights[k], upstream.dweighted, s, B);
             for (std::int64_t p = first; p < place; ++p)
                 s[labels.order[p] / K] = factor * upstream.dlogit[labels.order[p]];
             continue;
@@ -172,6 +194,8 @@ ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels
             for (std::int64_t x = 0; x < columns; ++x)
                 gradient[x] = scale * upstream.dlse[from + x] *
                               exp_fast(logit_at(line, gradient[x]) - upstream.lse[from + x]);
+            if (upstream.dweighted)
+                add_scaled(scale * c.logit_weights[k], upstream.dweighted + from, gradient, columns);
             for (std::int64_t p = first; p < place; ++p) {
                 const std::int64_t entry = labels.order[p], x = entry / K - from;
                 if (0 <= x && x < columns) gradient[x] = scale * upstream.dlogit[entry];
@@ -188,8 +212,8 @@ ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels
 #define ROBUSTDML_STAMP(T)                                                                             \
     ROBUSTDML_CLONES void forward_clone(const ClassChunk<T>& c, const LabelSets& labels, T* target,    \
                                         std::int64_t begin, std::int64_t end, T* shift, double* total, \
-                                        T* weights) {                                                  \
-        forward_range(c, labels, target, begin, end, shift, total, weights);                           \
+                                        double* weighted, T* weights) {                                \
+        forward_range(c, labels, target, begin, end, shift, total, weighted, weights);                 \
     }                                                                                                  \
     ROBUSTDML_CLONES void backward_clone(const ClassChunk<T>& c, const LabelSets& labels,              \
                                          const ClassUpstream<T>& upstream, std::int64_t begin,         \
@@ -220,10 +244,10 @@ void class_lse(const ClassChunk<T>& chunk, const LabelSets& labels, const ClassS
     std::vector<T> shift(B * threads);
     for (std::int64_t i = 0; i < B * threads; ++i)
         shift[i] = std::max(static_cast<T>(sums.shift[i % B]), -kLargest<T>);
-    std::vector<double> total(B * threads, 0.0);
+    std::vector<double> total(B * threads, 0.0), weighted(sums.weighted ? B * threads : 0, 0.0);
     over_classes(chunk, threads, [&](int t, std::int64_t begin, std::int64_t end, T* weights) {
         forward_clone(chunk, labels, sums.target, begin, end, shift.data() + B * t, total.data() + B * t,
-                      weights);
+                      sums.weighted ? weighted.data() + B * t : nullptr, weights);
     });
     const auto factor = [](double from, double to) { return from == to ? 1.0 : std::exp(from - to); };
     // In the order of the threads, so the same call gives the same bits.
@@ -235,6 +259,7 @@ void class_lse(const ClassChunk<T>& chunk, const LabelSets& labels, const ClassS
         for (int t = 0; t < threads; ++t) sum += total[B * t + x] * factor(shift[B * t + x], largest);
         sums.shift[x] = largest;
         sums.total[x] = sum;
+        for (int t = 0; sums.weighted && t < threads; ++t) sums.weighted[x] += weighted[B * t + x];
     }
 }
 

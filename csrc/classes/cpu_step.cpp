@@ -14,14 +14,27 @@ struct Moved {
     double cosine, slope;
 };
 
-Moved moved_by(double angle, double cosine) {
-    if (angle == 0) return {cosine, 1};
-    // Beyond pi - angle the cosine of the sum would rise again.
-    if (std::acos(std::clamp(cosine, -1.0, 1.0)) > M_PI - angle) return {cosine - angle * std::sin(angle), 1};
+// Of cos(t + angle).
+Moved turned(double angle, double cosine) {
     // The sine's derivative has a pole where the vectors are parallel: there it is a constant 0.
     const double sine = std::abs(cosine) < 1 ? std::sqrt((1 - cosine) * (1 + cosine)) : 0;
     const double slope = sine > 0 ? std::sin(angle) * cosine / sine : 0;
     return {cosine * std::cos(angle) - sine * std::sin(angle), std::cos(angle) + slope};
+}
+
+// `m` of the sample; for Margin::quality its quality z, beside the margin of all.
+Moved moved_by(Margin kind, double margin, double m, double cosine) {
+    if (kind == Margin::cosine) return {cosine - m, 1};
+    const double angle = std::acos(std::clamp(cosine, -1.0, 1.0));
+    if (kind == Margin::angle) {
+        // Beyond pi - m the cosine of the sum would rise again.
+        if (angle > M_PI - m) return {cosine - m * std::sin(m), 1};
+        return turned(m, cosine);
+    }
+    constexpr double kEnd = 1e-3;
+    const double turn = -margin * m, wanted = angle + turn, end = std::clamp(wanted, kEnd, M_PI - kEnd);
+    const Moved moved = wanted == end ? turned(turn, cosine) : Moved{std::cos(end), 0};
+    return {moved.cosine - margin * (1 + m), moved.slope};
 }
 
 // log(e^a + e^b); a may be -inf.
@@ -78,7 +91,7 @@ ClassChunk<T> whole_of(const ClassStep<T>& step) {
 
 template <class T>
 bool class_step(const ClassStep<T>& step, const T* X, const T* P, const std::int64_t* labels,
-                const T* weights, T* E, T* dX, T* dP, T* loss) {
+                const T* weights, const T* margins, T* E, T* dX, T* dP, T* loss) {
     const std::int64_t B = step.B, C = step.C, D = step.D, H = step.H, number = present(weights, B);
     if (!number ||
         !std::all_of(labels, labels + B, [=](std::int64_t label) { return 0 <= label && label < C; }))
@@ -103,8 +116,11 @@ bool class_step(const ClassStep<T>& step, const T* X, const T* P, const std::int
 
     double sum = 0;
     for (std::int64_t x = 0; x < B; ++x) {
-        const Moved moved = moved_by(step.angle, double(target[x]) / step.scale);
-        const double own = step.scale * moved.cosine + step.target_bias;
+        const double m =
+            margins ? double(step.margin_unit) * margins[step.class_margins ? labels[x] : x] : step.margin;
+        if (!std::isfinite(m)) return false;
+        const Moved moved = moved_by(step.margin_kind, step.margin, m, double(target[x]) / step.scale);
+        const double own = step.scale * moved.cosine;
         const double others = kTermShift + std::log(total[x]);
         const double lse = step.exclude_target ? others : log_add(others, own);
         if (lse == -kInfinity<double>) return false;
@@ -133,8 +149,8 @@ bool class_step(const ClassStep<T>& step, const T* X, const T* P, const std::int
 }
 
 template bool class_step(const ClassStep<float>&, const float*, const float*, const std::int64_t*,
-                         const float*, float*, float*, float*, float*);
+                         const float*, const float*, float*, float*, float*, float*);
 template bool class_step(const ClassStep<double>&, const double*, const double*, const std::int64_t*,
-                         const double*, double*, double*, double*, double*);
+                         const double*, const double*, double*, double*, double*, double*);
 
 }  // namespace robustdml::cpu

@@ -6,8 +6,15 @@
 
 namespace robustdml::cpu {
 
+// How a margin m moves the label's cosine s = cos t.
+//   cosine:   f(s) = s - m
+//   angle:    f(s) = cos(t + m) where t <= pi - m, else s - m sin m, as ArcFace has it
+//   quality:  f(s) = cos(t - m z) - m (1 + z), with t - m z within 0.001 ... pi - 0.001, as AdaFace has it;
+//             z is the quality of the sample
+enum class Margin { cosine, angle, quality };
+
 // What a step has beside its matrices; the loss of a sample is log sum_k exp(logit_k) - logit_y, with
-// logit_k = scale s_k, and logit_y = scale f(s_y) + target_bias.
+// logit_k = scale s_k, and logit_y = scale f(s_y).
 template <class T>
 struct ClassStep {
     Gemm<T> gemm;
@@ -19,8 +26,10 @@ struct ClassStep {
     std::int64_t P_row_stride;  // of P (C H, D), by rows or by columns, and of its gradient
     std::int64_t P_column_stride;
     T scale;  // at most 64
-    T target_bias;
-    T angle;              // f(s) = cos(acos(s) + angle), as ArcFace has it beyond pi; 0: f(s) = s
+    Margin margin_kind;
+    T margin;             // m, where `margins` does not have it
+    T margin_unit;        // of `margins`
+    bool class_margins;   // whether `margins` has one for each class
     bool exclude_target;  // whether the sum leaves the label out
     Pooling pooling;
     T gamma;
@@ -39,8 +48,10 @@ struct ClassStep {
             field("P_row_stride", &ClassStep::P_row_stride),
             field("P_column_stride", &ClassStep::P_column_stride),
             field("scale", &ClassStep::scale),
-            field("target_bias", &ClassStep::target_bias),
-            field("angle", &ClassStep::angle),
+            field("margin_kind", &ClassStep::margin_kind),
+            field("margin", &ClassStep::margin),
+            field("margin_unit", &ClassStep::margin_unit),
+            field("class_margins", &ClassStep::class_margins),
             field("exclude_target", &ClassStep::exclude_target),
             field("pooling", &ClassStep::pooling),
             field("gamma", &ClassStep::gamma),
@@ -52,13 +63,15 @@ struct ClassStep {
 };
 
 // The weighted sum of the losses over the number of samples of positive weight. False where a value needs
-// another way or an error: a label out of range, NaN, a weight that is none, rows of extreme length.
+// another way or an error: a label out of range, NaN, a weight or margin that is none, rows of extreme
+// length.
 template <class T>
 bool class_step(const ClassStep<T>& step,
                 const T* X,                  // (B, D) in, by rows
                 const T* P,                  // (C H, D) in
                 const std::int64_t* labels,  // (B,) in
                 const T* weights,            // (B,) in, or null: 1
+                const T* margins,            // (B,) or (C,) in: m, or z of each sample; or null: step.margin
                 T* E,                        // (kept, B) out, or null: dL/dP is not wanted
                 T* dX,                       // (B, D) out, or null
                 T* dP,                       // (C H, D) out, or null

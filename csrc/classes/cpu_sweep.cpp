@@ -10,13 +10,9 @@ namespace {
 
 template <class T>
 ClassChunk<T> chunk_of(const ClassChunk<T>& whole, const Chunk<T>& part) {
-    ClassChunk<T> chunk = whole;
-    const std::int64_t first = part.first / whole.centers;
+    ClassChunk<T> chunk = whole.part(part.first / whole.centers, part.count / whole.centers);
     chunk.S = part.S;
-    chunk.classes = part.count / whole.centers;
     chunk.inverse_norm = part.scale;
-    chunk.scale += first * whole.scale_stride;
-    if (whole.bias) chunk.bias += first;
     return chunk;
 }
 
@@ -34,9 +30,10 @@ bool class_sweep(const ClassChunk<T>& whole, const LabelSets& labels, const Clas
                  const Sweep<T>& sweep) {
     const std::int64_t B = sweep.B, blocks = sweep.blocks();
     std::vector<double> shift(B * blocks, -std::numeric_limits<double>::infinity()), total(B * blocks, 0.0);
+    std::vector<double> weighted(sums.weighted ? B * blocks : 0, 0.0);
     const bool out_of_reach = sweep_lanes(sweep, [&](const Chunk<T>& part) {
-        const ClassSums<T> of_block{shift.data() + B * part.block, total.data() + B * part.block,
-                                    sums.target};
+        const ClassSums<T> of_block{shift.data() + B * part.block, total.data() + B * part.block, sums.target,
+                                    sums.weighted ? weighted.data() + B * part.block : nullptr};
         class_lse(chunk_of(whole, part), labels_of(labels, whole, part), of_block, 1);
     });
     // In the order of the blocks, so the same call gives the same bits.
@@ -52,6 +49,8 @@ bool class_sweep(const ClassChunk<T>& whole, const LabelSets& labels, const Clas
         for (std::int64_t block = 0; block < blocks; ++block)
             for (std::int64_t x = begin; x < end; ++x)
                 sums.total[x] += total[B * block + x] * std::exp(shift[B * block + x] - sums.shift[x]);
+        for (std::int64_t block = 0; sums.weighted && block < blocks; ++block)
+            for (std::int64_t x = begin; x < end; ++x) sums.weighted[x] += weighted[B * block + x];
     });
     return out_of_reach;
 }

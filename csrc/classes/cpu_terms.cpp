@@ -202,12 +202,9 @@ struct Pass {
                       std::int64_t count, const LabelResults<T>& results, double* total) {
         const ChunkRows<T> rows = similarities(sweep, shared, own, first, count, out_of_reach);
         const std::int64_t first_class = first / whole.centers;
-        ClassChunk<T> chunk = whole;
+        ClassChunk<T> chunk = whole.part(first_class, count / whole.centers);
         chunk.S = own.S;
-        chunk.classes = count / whole.centers;
         chunk.inverse_norm = rows.as_they_are ? own.inverse_norm.get() : nullptr;
-        chunk.scale += first_class * whole.scale_stride;
-        if (whole.bias) chunk.bias += first_class;
         terms_clone(chunk, labels_from(first_class), results, total, weights.data() + room * lane);
         return rows;
     }

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     const std::int64_t begin = c.classes * blockIdx.y / partials.parts;
     const std::int64_t end = c.classes * (blockIdx.y + 1) / partials.parts;
     // Finite, so that the exponent -inf of a masked class never meets a shift of -inf.
-    T shift = -kLargest<T>, sum = 0;
+    T shift = -kLargest<T>, sum = 0, weighted = 0;
     if (x < c.B) {
         const std::int64_t own = labels.labels[x * c.labels_each] - labels.first_label;
         const T limit = c.drop_similar_negatives ? c.drop_similar_negatives[x] : kInfinity<T>;
@@ -90,16 +90,19 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
                 const std::int64_t k = first + i * kLanes;
                 if (k >= end) continue;
                 const std::int64_t j = label_place(c, labels, x, own, k);
+                const T value = logit(c, k, similarities[i]);
                 if (j >= 0)
-                    target[x * c.labels_each + j] = logit(c, k, similarities[i]);
+                    target[x * c.labels_each + j] = value;
                 else if (!(similarities[i] > limit))
-                    add_exponential(shift, sum, logit(c, k, similarities[i]), T(1));
+                    add_exponential(shift, sum, value, T(1));
+                if (j < 0 && c.logit_weights) weighted += c.logit_weights[k] * value;
             }
         }
     }
-    __shared__ T of_lane[2][kLanes][kWarp];
+    __shared__ T of_lane[3][kLanes][kWarp];
     of_lane[0][threadIdx.y][threadIdx.x] = shift;
     of_lane[1][threadIdx.y][threadIdx.x] = sum;
+    of_lane[2][threadIdx.y][threadIdx.x] = weighted;
     __syncthreads();
     if (threadIdx.y > 0 || x >= c.B) return;
     T largest = shift, total = 0;
@@ -108,8 +111,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 #pragma unroll
     for (int lane = 0; lane < kLanes; ++lane)
         total += of_lane[1][lane][threadIdx.x] * std::exp(of_lane[0][lane][threadIdx.x] - largest);
-    partials.values[std::int64_t(blockIdx.y) * 2 * c.B + x] = largest;
-    partials.values[(std::int64_t(blockIdx.y) * 2 + 1) * c.B + x] = total;
+    T* values = partials.values + std::int64_t(blockIdx.y) * (c.logit_weights ? 3 : 2) * c.B + x;
+    values[0] = largest;
+    values[c.B] = total;
+    if (!c.logit_weights) return;
+#pragma unroll
+    for (int lane = 1; lane < kLanes; ++lane) weighted += of_lane[2][lane][threadIdx.x];
+    values[2 * c.B] = weighted;
 }
 
 template <class T>
@@ -117,18 +125,21 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     class_sums_kernel(std::int64_t B, Partials<T> partials, ClassSums<T> sums) {
     const std::int64_t x = std::int64_t(blockIdx.x) * kThreads + threadIdx.x;
     if (x >= B) return;
+    const std::int64_t stride = (sums.weighted ? 3 : 2) * B;
     const double before = sums.shift[x];
     double largest = before;
 #pragma unroll 8
     for (std::int64_t part = 0; part < partials.parts; ++part)
-        largest = Max{}(largest, double(partials.values[part * 2 * B + x]));
+        largest = Max{}(largest, double(partials.values[part * stride + x]));
     double total = sums.total[x] * std::exp(before - largest);
 #pragma unroll 8
     for (std::int64_t part = 0; part < partials.parts; ++part)
-        total += double(partials.values[(part * 2 + 1) * B + x]) *
-                 double(std::exp(static_cast<T>(partials.values[part * 2 * B + x] - largest)));
+        total += double(partials.values[part * stride + B + x]) *
+                 double(std::exp(static_cast<T>(partials.values[part * stride + x] - largest)));
     sums.shift[x] = largest;
     sums.total[x] = total;
+    for (std::int64_t part = 0; sums.weighted && part < partials.parts; ++part)
+        sums.weighted[x] += double(partials.values[part * stride + 2 * B + x]);
 }
 
 template <class T, Pooling kPooling>
@@ -151,6 +162,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
             gradient = c.scale[k * c.scale_stride] * upstream.dlogit[x * c.labels_each + j];
         else if (!(pooled.value > limit))
             gradient = c.scale[k * c.scale_stride] * dlse * std::exp(logit(c, k, pooled.value) - lse);
+        if (j < 0 && upstream.dweighted)
+            gradient += c.scale[k * c.scale_stride] * c.logit_weights[k] * upstream.dweighted[x];
         if constexpr (kPooling == Pooling::none) {
             s[0] = gradient;
         } else {

@@ -139,6 +139,14 @@ ROBUSTDML_HD void update_elements(const ProxyUpdate<T>& u, const Rows<const T>& 
     }
 }
 
+// Adds the gradient of a row, by its squared length `square`, to `sum`, and gives what multiplies it in the step.
+// `length`: the squared length of the row itself.
+template <class T>
+ROBUSTDML_HD T adagrad_rate(const ProxyUpdate<T>& u, T& sum, T square, T length, std::int64_t D) {
+    sum += u.radians ? square * length : square / T(D);
+    return T(u.lr) * (u.radians ? length : T(1)) / (std::sqrt(sum) + T(u.eps));
+}
+
 // Adagrad by rows, whose elements lie side by side.
 template <class T, class Proxies>
 ROBUSTDML_HD void adagrad_rows(const ProxyUpdate<T>& u, const Rows<const T>& G, std::int64_t row_stride,
@@ -149,12 +157,13 @@ ROBUSTDML_HD void adagrad_rows(const ProxyUpdate<T>& u, const Rows<const T>& G, 
     for (std::int64_t i = 0; i < count; ++i) {
         const T* g = G.row(i);
         const Proxies p = values_at<T, Proxies>(u.P, (first + i) * row_stride);
-        T square = 0;
-#pragma omp simd reduction(+ : square)
-        for (std::int64_t d = 0; d < D; ++d)
+        T square = 0, length = 0;
+#pragma omp simd reduction(+ : square, length)
+        for (std::int64_t d = 0; d < D; ++d) {
             square += (g[d] + weight_decay * p.read(d)) * (g[d] + weight_decay * p.read(d));
-        M1[i] += square / T(D);
-        const T rate = T(u.lr) / (std::sqrt(M1[i]) + T(u.eps));
+            length += p.read(d) * p.read(d);
+        }
+        const T rate = adagrad_rate(u, M1[i], square, length, D);
         const std::uint64_t word = std::uint64_t((first + i) * D);
 #pragma omp simd
         for (std::int64_t d = 0; d < D; ++d) {
@@ -172,18 +181,18 @@ ROBUSTDML_HD void adagrad_columns(const ProxyUpdate<T>& u, const Rows<const T>& 
     T* M1 = static_cast<T*>(u.M1) + first;
     for (std::int64_t from = 0; from < count; from += kRowsTogether) {
         const std::int64_t length = std::min(kRowsTogether, count - from);
-        T square[kRowsTogether] = {}, rate[kRowsTogether];
+        T square[kRowsTogether] = {}, lengths[kRowsTogether] = {}, rate[kRowsTogether];
         for (std::int64_t d = 0; d < D; ++d) {
             const T* g = G.column(d) + from;
             const Proxies p = values_at<T, Proxies>(u.P, d * column_stride + first + from);
 #pragma omp simd
-            for (std::int64_t i = 0; i < length; ++i)
+            for (std::int64_t i = 0; i < length; ++i) {
                 square[i] += (g[i] + weight_decay * p.read(i)) * (g[i] + weight_decay * p.read(i));
+                lengths[i] += p.read(i) * p.read(i);
+            }
         }
-        for (std::int64_t i = 0; i < length; ++i) {
-            M1[from + i] += square[i] / T(D);
-            rate[i] = T(u.lr) / (std::sqrt(M1[from + i]) + T(u.eps));
-        }
+        for (std::int64_t i = 0; i < length; ++i)
+            rate[i] = adagrad_rate(u, M1[from + i], square[i], lengths[i], D);
         for (std::int64_t d = 0; d < D; ++d) {
             const T* g = G.column(d) + from;
             const Proxies p = values_at<T, Proxies>(u.P, d * column_stride + first + from);

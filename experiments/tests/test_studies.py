@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.bench import bfloat16_proxies, contrastive_noise, drawn_kinds, few_classes, loss_study, wrong_pairs
+from experiments.bench import (
+    bfloat16_proxies,
+    contrastive_noise,
+    drawn_kinds,
+    few_classes,
+    loss_study,
+    many_identities,
+    wrong_pairs,
+)
+from experiments.bench.identities import FAMILY, draw_identities
 from experiments.commands.negatives import LABELS, relabelled, tables
 from robustdml.data import RetrievalData, Split, load_data
 from robustdml.retrieval import retrieval_metrics
@@ -110,3 +119,39 @@ def test_features_of_drawn_kinds_tell_their_classes(draw):
     features, labels = draw(np.random.default_rng(0))
     found = retrieval_metrics(features.astype(np.float32), labels)
     assert np.bincount(labels).min() > 1 and 0.3 < found["precision_at_1"] <= 1
+
+
+@pytest.mark.parametrize("noise", ["right", "40 % wrong", "40 % wrong, within families"])
+def test_identities_are_the_same_each_time_and_wrong_as_asked(noise):
+    kind, rate = many_identities.NOISES[noise]
+    samples = draw_identities(3000, 1, noise=kind, rate=rate)
+    again = draw_identities(3000, 1, noise=kind, rate=rate)
+    assert torch.equal(samples.labels, again.labels)
+    counts = torch.bincount(samples.identities)
+    assert counts.min() == 2 and counts.max() == 6
+    wrong = samples.labels != samples.identities
+    assert float(wrong.float().mean()) == pytest.approx(rate, abs=0.02)
+    assert bool((samples.labels // FAMILY == samples.identities // FAMILY).all()) == (kind != "symmetric")
+    rows = torch.tensor([7, 3])
+    torch.testing.assert_close(samples.features(rows), again.features(torch.arange(10))[rows])
+    # Of one identity they are nearer than of two; held-out identities are others.
+    held_out = draw_identities(3000, 1, held_out=True)
+    found = retrieval_metrics(held_out.features(torch.arange(4000)), held_out.labels[:4000].numpy())
+    assert 0.3 < found["precision_at_1"] < 0.8
+    assert not torch.equal(held_out.features(rows), samples.features(rows))
+
+
+def test_each_way_to_train_on_many_identities_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(many_identities, "HELD_OUT", 160)
+    monkeypatch.setattr(many_identities, "FIRST", 1024)
+    monkeypatch.setattr(many_identities, "RESULTS", tmp_path)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    lines = tmp_path / "lines.jsonl"
+    arguments = ["study", "200", "--noise", "40 % wrong", "--seeds", "1", "--steps", "2", "--lines", str(lines)]
+    monkeypatch.setattr("sys.argv", arguments)
+    many_identities.main()
+    runs = json.loads((tmp_path / "many-identities.json").read_text())["runs"]
+    assert [run["way"] for run in runs] == ["untouched features", *many_identities.WAYS]
+    assert all(0 <= run["TAR at FAR 1e-4"] <= 1 and 0 < run["Recall@1"] <= 1 for run in runs)
+    many_identities.main()  # nothing is missing
+    assert len(lines.read_text().splitlines()) == len(runs)

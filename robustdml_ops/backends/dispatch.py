@@ -207,6 +207,14 @@ def _refusal(table: Mapping[str, object], name: str, device: torch.device, dtype
     return self_check.verdict(table, name, device) if reason is None and device.type in self_check.CHECKED else reason
 
 
+def passes_self_check(steps: Mapping[str, object], device: torch.device) -> bool:
+    """Whether planned steps of Triton agree with float64 on ``device``; ``steps``: the table of their self-check."""
+    reason = self_check.verdict(steps, "triton", device) if device.type in self_check.CHECKED else None
+    if reason is not None:
+        _tell_once(f"robustdml_ops: planned steps can't serve {device.type}: {reason}")
+    return reason is None
+
+
 @cache
 def _tell_once(message: str) -> None:
     warnings.warn(message, RuntimeWarning, stacklevel=4)

@@ -175,7 +175,9 @@ def _divide(item: Any, shards: ClassShards) -> None:
         setattr(item, name, nn.Parameter(divided, requires_grad=parameter.requires_grad))
     for name, buffer in list(item.named_buffers(recurse=False)):
         if name in dimensions:
-            setattr(item, name, buffer[shards.first : shards.last].clone())
+            local = buffer[shards.first : shards.last]
+            made = local.new_zeros(local.shape, device=shards.mesh.device_type) if local.is_meta else local.clone()
+            setattr(item, name, made)
         elif name in getattr(item, "slot_buffers", ()):
             first, last = shards.shard_bounds(len(buffer))
             local = buffer[first:last].to(shards.mesh.device_type, copy=True)

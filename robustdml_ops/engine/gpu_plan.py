@@ -15,7 +15,7 @@ from robustdml_ops.engine.rows.backends import TritonRows, by_columns, new_rows,
 from robustdml_ops.engine.similarity_chunks import accumulate, chunk_rows, product
 from robustdml_ops.engine.validation import check_sample_weights, largest_weight
 
-_FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+FLOATING = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 class Unscaled(NamedTuple):
@@ -162,11 +162,11 @@ def gpu_plan_serves(X: Any, P: Any, labels: Any, weights: Any) -> bool:
     vectors = [vector for vector in (labels, weights) if vector is not None]
     if labels.dtype != torch.int64 or not all(vector.is_contiguous() for vector in vectors):
         return False
-    if not all(tensor.device == X.device for tensor in (P, *vectors)) or X.dtype not in _FLOATING:
+    if not all(tensor.device == X.device for tensor in (P, *vectors)) or X.dtype not in FLOATING:
         return False
     whole = P.is_contiguous() or P.t().is_contiguous()
     wanted = torch.is_grad_enabled() and (X.requires_grad or P.requires_grad)
-    return bool(wanted and whole and P.dtype in _FLOATING and X.numel() and P.numel())
+    return bool(wanted and whole and P.dtype in FLOATING and X.numel() and P.numel())
 
 
 def common_of(X: Tensor, P: Tensor) -> Common:
@@ -211,22 +211,32 @@ def normalize_launch(common: Common, P: Tensor, n: int) -> Launch:
 
 def finish_launches(common: Common, X: Tensor, P: Tensor) -> tuple[Finish, Finish, dict[int, Finish]]:
     """Gradients of the embeddings, of all proxies, and of chunks of proxies by their rows."""
+    B, C, D = common.shape
+    V, columns = P.stride() if common.as_they_are else (D, 1), by_columns(P)
+    of_chunks = {
+        n: finish_launch(n, D, P, P.dtype, V, P.stride(), columns)
+        for n in {last - first for first, last in chunks_of(common)}
+    }
+    return finish_launch(B, D, P, X.dtype), finish_launch(C, D, P, P.dtype, V, P.stride(), columns), of_chunks
+
+
+def finish_launch(
+    n: int,
+    D: int,
+    like: Tensor,
+    dtype: torch.dtype,
+    V: tuple[int, ...] | None = None,
+    out: tuple[int, ...] | None = None,
+    columns: bool = False,
+) -> Finish:
+    """The gradient of ``n`` rows, of strides ``out``, from that of rows as multiplied, of strides ``V``."""
     from robustdml_ops.engine.rows.kernels import subtract_radial as kernel
 
-    B, C, D = common.shape
-    tile, rows = rows_launch(D, device.tile_of("rows", P)), (D, 1)
+    tile, rows = rows_launch(D, device.tile_of("rows", like)), (D, 1)
     names = ("n", "D", *(f"{of}{which}_stride" for of in ("G_", "", "out_") for which in ("row", "column")))
-
-    def finish(n: int, dtype: torch.dtype, V: tuple[int, ...], out: tuple[int, ...], columns: bool) -> Finish:
-        numbers = dict(zip(names, (n, D, *rows, *V, *out), strict=True))
-        tensors = ("G", "V", "inverse_norm", "factor", "out")
-        launch = Launch(kernel, device.grid_of(n, tile["BLOCK_R"]), tensors, {**numbers, **tile})
-        return Finish(launch, dtype, columns)
-
-    V, columns = P.stride() if common.as_they_are else rows, by_columns(P)
-    chunks = {last - first for first, last in chunks_of(common)}
-    of_chunks = {n: finish(n, P.dtype, V, P.stride(), columns) for n in chunks}
-    return finish(B, X.dtype, rows, rows, False), finish(C, P.dtype, V, P.stride(), columns), of_chunks
+    numbers = dict(zip(names, (n, D, *rows, *(V or rows), *(out or rows)), strict=True))
+    tensors = ("G", "V", "inverse_norm", "factor", "out")
+    return Finish(Launch(kernel, device.grid_of(n, tile["BLOCK_R"]), tensors, {**numbers, **tile}), dtype, columns)
 
 
 def add_launch(n: int) -> Launch:

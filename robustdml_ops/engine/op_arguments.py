@@ -25,11 +25,12 @@ class OpArguments(NamedTuple):
 
 
 # Kinds of a field's value.
-_NONE, _TENSOR, _NUMBER, _TEXT, _TABLE = map(float, range(5))
+_NONE, _TENSOR, _NUMBER, _TEXT, _TRUTH, _INTEGER, _TABLE = map(float, range(7))
+_WHOLE = {_TRUTH: bool, _INTEGER: int}
 
 
 def op_options(kind: type[T]) -> type[T]:
-    """Class decorator: the fields are tensors, numbers, texts, or tables of options, each of which may be None."""
+    """Class decorator: the fields are tensors, numbers, texts, truth values, or tables, each of which may be None."""
     kind.option_names = tuple(field.name for field in fields(kind))  # type: ignore[attr-defined, arg-type]
     _TABLES[kind.__name__] = kind
     return kind
@@ -49,7 +50,8 @@ def flatten(options: Any) -> OpArguments:
             found.numbers.append(_TEXT)
             found.names.append(value)
         elif isinstance(value, (bool, int, float)):
-            found.numbers.extend((_NUMBER, float(value)))
+            kind = _TRUTH if isinstance(value, bool) else _INTEGER if isinstance(value, int) else _NUMBER
+            found.numbers.extend((kind, float(value)))
         else:
             found.numbers.append(_TABLE)
             names, numbers, tensors = flatten(value)
@@ -71,6 +73,8 @@ def _table(names: Iterator[str], numbers: Iterator[float], tensors: Iterator[Ten
         what = next(numbers)
         if what == _TABLE:
             values.append(_table(names, numbers, tensors))
+        elif what in _WHOLE:
+            values.append(_WHOLE[what](next(numbers)))
         else:
             values.append(None if what == _NONE else next(held_by[what]))
     return kind(*values)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.dispatch import in_eager_mode
+from robustdml_ops.backends.triton_device import exact_float32_products
 from robustdml_ops.engine import similarity_chunks as chunks
 
 # Signatures that a loss keeps; batches of changing length evict the oldest.
@@ -134,4 +135,5 @@ def _signature(settings: tuple[Any, ...], tensors: Sequence[Any]) -> tuple[Any, 
     kind = first.device.type
     autocast = kind != "meta" and torch.is_autocast_enabled(kind)
     modes = (torch.is_grad_enabled(), autocast, torch.get_num_threads(), os.environ.get(_BACKEND), chunks.saved_limit)
-    return (*described, *settings, *modes)
+    rounding = kind == "cuda" and exact_float32_products(first.device)
+    return (*described, *settings, *modes, rounding)

@@ -26,6 +26,7 @@ class ProxyUpdate(Protocol):
     check_factor: Callable[[Tensor], None]  # in backward, as the two below
     confirm: Callable[..., None]
     version: Callable[[], int]  # of the proxies, which every write changes
+    wrote_unit_rows: Callable[[Any], None]  # since that version nothing but rows of length 1 has been written
     check_version: Callable[[int], None]
     skip: Callable[[], None]  # in backward, in place of a step: the upstream gradient is NaN or inf
 

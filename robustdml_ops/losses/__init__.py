@@ -23,6 +23,7 @@ from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.losses.sigmoid import SigmoidLoss
 from robustdml_ops.losses.smooth_proxy_anchor import SmoothProxyAnchorLoss
 from robustdml_ops.losses.soft_triple import SoftTripleLoss
+from robustdml_ops.losses.starting import start_class_matrix
 from robustdml_ops.losses.subcenter_arcface import SubCenterArcFaceLoss
 from robustdml_ops.losses.supcon import SupConLoss
 from robustdml_ops.losses.super_contrastive import SuperContrastiveLoss
@@ -53,6 +54,7 @@ __all__ = [
     "SuperContrastiveLoss",
     "SuperLoss",
     "load_class_matrix",
+    "start_class_matrix",
 ]
 
 

@@ -1,6 +1,7 @@
 """AdaFace, Kim et al. 2022: a margin by the quality of an image, for which the length of its embedding stands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,6 +50,8 @@ class AdaFaceLoss(MarginSoftmaxLoss):
     >>> loss_function(20 * torch.randn(32, 64), torch.randint(1000, (32,))).backward()
     """
 
+    takes_margins = False
+    margin_kind = "quality"
     margin: float
     mean_length: Tensor
     length_deviation: Tensor
@@ -81,21 +84,39 @@ class AdaFaceLoss(MarginSoftmaxLoss):
             self.mean_length, self.length_deviation = (length.to(self.mean_length.device) for length in before)
         return self
 
+    def _planned(self, tensors: Sequence[Any], settings: tuple[Any, ...]) -> Tensor | None:
+        """With the qualities of the samples as margins; the running lengths move if there is a loss."""
+        embeddings = tensors[0]
+        if not isinstance(embeddings, Tensor) or embeddings.dim() != 2 or not self._is_plain(tensors):
+            return None
+        z, running = self._qualities(embeddings, tensors[5])
+        loss = super()._planned((*tensors[:6], z, *tensors[7:]), settings)
+        if loss is not None:
+            self._follow(running)
+        return loss
+
     def _margins(self, inputs: LossInputs, labels: Tensor) -> Tensor:
         """The quality z of each sample, (B,), or (B, 1) for labels (B, K)."""
-        if inputs.margins is not None:
-            raise ValueError("margins: AdaFaceLoss makes them from the lengths of the embeddings: leave them out")
-        with torch.no_grad():
-            rows = inputs.embeddings.to(compute_dtype(inputs.embeddings, self.W))
-            lengths = torch.linalg.vector_norm(rows, dim=1).clamp(SHORTEST, LONGEST)
-            if self.training:
-                self._follow(lengths, inputs.sample_weights)
-            z = self.concentration * (lengths - self.mean_length) / (self.length_deviation + 1e-3)
-        margins: Tensor = z.clamp(-1, 1).to(lengths)
-        return margins if labels.dim() == 1 else margins[:, None]
+        z = inputs.margins  # of a plan
+        if z is None:
+            z, running = self._qualities(inputs.embeddings, inputs.sample_weights)
+            self._follow(running)
+        return z if labels.dim() == 1 else z[:, None]
 
-    def _follow(self, lengths: Tensor, sample_weights: Tensor | None) -> None:
-        """Update the running mean and deviation by the samples that are present, if they are two or more."""
+    @torch.no_grad()
+    def _qualities(self, embeddings: Tensor, sample_weights: Tensor | None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The quality z of each sample, (B,), and mean and deviation of the lengths with those of this batch."""
+        dtype = compute_dtype(embeddings, self.W)
+        lengths = torch.linalg.vector_norm(embeddings.to(dtype), dim=1).clamp(SHORTEST, LONGEST)
+        running = self.mean_length, self.length_deviation
+        if self.training:
+            running = self._running(lengths, sample_weights)
+        mean, deviation = running
+        z = self.concentration * (lengths - mean) / (deviation + 1e-3)
+        return z.clamp(-1, 1).to(dtype), running
+
+    def _running(self, lengths: Tensor, sample_weights: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The running mean and deviation after the samples that are present, if they are two or more."""
         present = torch.ones_like(lengths)
         if sample_weights is not None:
             present = (check_sample_weights(sample_weights, lengths) > 0).to(lengths)
@@ -103,9 +124,19 @@ class AdaFaceLoss(MarginSoftmaxLoss):
         mean = (present * lengths).sum() / number.clamp(min=1)
         deviation = ((present * (lengths - mean).square()).sum() / (number - 1).clamp(min=1)).sqrt()
         weight = torch.where(number > 1, self.momentum, 0.0)
-        for running, found in ((self.mean_length, mean), (self.length_deviation, deviation)):
+        before = self.mean_length, self.length_deviation
+        first, second = (
+            old + weight.to(old) * (new.to(old) - old) for old, new in zip(before, (mean, deviation), strict=True)
+        )
+        return first, second
+
+    @torch.no_grad()
+    def _follow(self, running: tuple[Tensor, Tensor]) -> None:
+        """Keep the running mean and deviation."""
+        if self.training:
             # By a view: compiled graphs of PyTorch 2.13 drop what is written to a float64 tensor () itself.
-            running.view(1).add_(weight.to(running) * (found.to(running) - running))
+            self.mean_length.view(1).copy_(running[0])
+            self.length_deviation.view(1).copy_(running[1])
 
     def _moved(self, cosines: Tensor, margins: Tensor) -> Tensor:
         angles = -self.margin * margins

@@ -1,16 +1,21 @@
 """Adaptive Proxy-Anchor, Phan et al.: the margin is learnt."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from robustdml_ops.backends.dispatch import compute_dtype
+from robustdml_ops.engine.plan import Plan
 from robustdml_ops.engine.validation import NotFiniteError, check_choice, check_finite_numbers, check_matrix, require
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
 from robustdml_ops.losses.families.class_matrix import StepRows
 from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops import AnchorBiases
+from robustdml_ops.ops.anchor.plan import anchor_plan
 
 
 class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
@@ -73,7 +78,7 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
 
     def class_dimensions(self) -> dict[str, int]:
         """Parameters with entries for each class, and the dimension that counts the classes."""
-        return {"proxies": 0, "margins": 0} if self.per_class else {"proxies": 0}
+        return {**super().class_dimensions(), **({"margins": 0} if self.per_class else {})}
 
     def fill_parameter(self, name: str, values: Tensor) -> None:
         """Fill a parameter with its initial values, in place."""
@@ -82,10 +87,21 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         else:
             super().fill_parameter(name, values)
 
+    def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:
+        return super()._signature(inputs._replace(margins=self._parameters.get("margins")))
+
+    def _plan(self, tensors: Sequence[Any]) -> Plan | None:
+        embeddings, proxies, labels, _, _, weights, margins, _ = tensors
+        of_proxies = self.per_class and self.negative_margin == "proxy"
+        if not self._is_plain(tensors) or margins is None or of_proxies:
+            return None
+        settings = (self.alpha, 0.0, self.backend, margins, self.regularization)
+        return anchor_plan(embeddings, proxies, labels, weights, *settings)
+
     def _fused_loss(self, inputs: LossInputs) -> Tensor:
         regularizer = self._regularizer(inputs)
         loss = super()._fused_loss(inputs)
-        if self.reduction == "mean":
+        if self.reduction != "none":
             return loss + regularizer
         return loss + self.shards.sum_gradient(regularizer) / self.num_classes
 

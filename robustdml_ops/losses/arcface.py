@@ -1,13 +1,12 @@
 """ArcFace, Deng et al. 2019: a margin on the angle between a sample and its class."""
 
 import math
+import warnings
 
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.validation import is_number
-from robustdml_ops.losses.families.margins import MarginSoftmaxLoss
-from robustdml_ops.ops.classes.plan import ClassFormula
+from robustdml_ops.losses.families.margins import Margin, MarginSoftmaxLoss
 
 
 class ArcFaceLoss(MarginSoftmaxLoss):
@@ -42,12 +41,15 @@ class ArcFaceLoss(MarginSoftmaxLoss):
     """
 
     margin_unit = math.radians(1)
+    margin_kind = "angle"
 
-    def _formula(self) -> ClassFormula | None:
-        if self.collect_stats or not is_number(self.margin) or not 0 <= self.margin <= math.pi:
-            return None
-        pooling = "none" if self.centers is None else "max"
-        return ClassFormula(self.scale, angle=self.margin, pooling=pooling)
+    def _set_margin(self, margin: Margin) -> None:
+        super()._set_margin(margin)
+        if isinstance(margin, float | int) and 0 < margin < 1:
+            warnings.warn(
+                f"margin={margin} is in degrees here, almost none: where other code has 0.5, in radians, take 28.6",
+                stacklevel=3,
+            )
 
     def _moved(self, cosines: Tensor, margins: Tensor) -> Tensor:
         return angular_margin(cosines, margins)

@@ -41,8 +41,9 @@ class BSPMLLoss(MultiSimilarityLoss):
     exclude_zero_weights : bool
         False, as Eq. 7: a sample of weight 0 still takes part in mining, and in the logarithms of other anchors. True
         leaves it out of both.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: (), over all samples of the batch, as Eq. 7 divides by PK. ``"none"``: (B,).
+        ``"sum"``: the sum of what ``"none"`` gives.
     backend : str, optional
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
 
@@ -84,7 +85,9 @@ class BSPMLLoss(MultiSimilarityLoss):
         pairs = PairInputs((embeddings, labels, None, None), None, scale, present=1)
         if mean:
             return self._weighted_sum(self._own_anchors(pairs), candidate_weights)
-        return weights[self.shards.own_slice()] * self._sample_losses(self._own_anchors(pairs), candidate_weights)
+        own = weights[self.shards.own_slice()]
+        losses = own * self._sample_losses(self._own_anchors(pairs), candidate_weights)
+        return losses if self.reduction == "none" else self.shards.sum_terms(losses.sum())
 
     def _plan(self, tensors: Sequence[Any]) -> Plan | None:
         return super()._plan(tensors) if tensors[1] is None and tensors[5] is None else None

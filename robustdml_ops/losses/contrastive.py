@@ -14,7 +14,7 @@ from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import listed_hinge
 from robustdml_ops.losses.peer.package import SubLosses, peer_reducers, reducer_of
 from robustdml_ops.ops import PairHinge, pair_hinge, pair_hinge_sum
-from robustdml_ops.ops.pairs import hinge_numbers
+from robustdml_ops.ops.pairs import hinge_options
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 from robustdml_ops.ops.pairs.plan import PairFormula
 
@@ -42,8 +42,9 @@ class ContrastiveLoss(PairFamilyLoss):
     distance : {"euclidean", "cosine", "squared"} or a distance of pytorch-metric-learning
         What the margins are compared with: the distance of unit vectors, √(2 − 2s), the cosine s, or the squared
         distance; see docs/compatibility.md for the objects.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: (). ``"none"``: (B,), ℓ_i = B·(Σ_p [d_ip − m⁺]₊/|A⁺| + Σ_n [m⁻ − d_in]₊/|A⁻|), whose mean is L.
+        ``"sum"``: the sum of what ``"none"`` gives.
     backend, ignore_index, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
 
@@ -89,7 +90,7 @@ class ContrastiveLoss(PairFamilyLoss):
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
         settings, scale = self._settings()
-        return PairFormula("pair_hinge", hinge_numbers(**settings), "terms", (1 / scale, 1 / scale))
+        return PairFormula(hinge_options(**settings), "terms", (1 / scale, 1 / scale))
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         reducers = [reducer_of(self.reducer, name) for name in self.parts]

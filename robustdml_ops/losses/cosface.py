@@ -3,10 +3,8 @@
 from torch import Tensor
 from typing_extensions import Unpack
 
-from robustdml_ops.engine.validation import is_number
 from robustdml_ops.losses.families.margins import Margin, MarginSoftmaxLoss
 from robustdml_ops.losses.inputs import SoftmaxOptions
-from robustdml_ops.ops.classes.plan import ClassFormula
 
 
 class CosFaceLoss(MarginSoftmaxLoss):
@@ -44,8 +42,3 @@ class CosFaceLoss(MarginSoftmaxLoss):
 
     def _moved(self, cosines: Tensor, margins: Tensor) -> Tensor:
         return cosines - margins
-
-    def _formula(self) -> ClassFormula | None:
-        if self.collect_stats or not is_number(self.margin):
-            return None
-        return ClassFormula(self.scale, target_bias=-self.scale * self.margin)

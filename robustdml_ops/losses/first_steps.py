@@ -1,5 +1,8 @@
 """Warns once where the first steps of training change nothing: a class matrix that no optimiser has, a loss that stays.
 
+With very many classes that would take long to see. There the samples tell: they are no nearer to their own proxy than
+to that of another sample.
+
 Nothing waits for a GPU: numbers are copied to the host beside the work, and read when they have arrived.
 """
 
@@ -18,6 +21,9 @@ UNMOVED = 100
 STEPS, SIGHTINGS = 300, 3
 # The loss is a mean over the last steps. It has not fallen where it is above this share of that of untrained rows.
 AVERAGED, FALLEN = 20, 0.98
+# Calls until which samples have to be nearer to their own proxies, in this share of cases (chance: a half). Looked at
+# where at least so many can be compared, and the loss itself would tell later than after twice as many calls.
+EARLY, NEARER, COMPARED = 220, 0.58, 100
 # Steps for which a number on its way to the host is waited for; a NaN never arrives.
 PATIENCE = 1000
 # Rows whose values are compared.
@@ -32,8 +38,18 @@ class FirstSteps:
         self.rows: Tensor | None = None  # of some classes of the first batch
         self.values: Tensor | None = None  # of these rows, at first
         self.total: Tensor | None = None
+        self.compared: Tensor | None = None  # how often own proxies were nearer, and comparisons, (2,)
         self.arriving: dict[str, Tensor] = {}  # numbers on the host, NaN until they are there
         self.over = False
+
+    def look(self, loss_function: Any, embeddings: Any, labels: Any) -> None:
+        """See the embeddings of a call before its loss, which may move the proxies; calls before it were right."""
+        late = self.last == 0 or self.last > 2 * EARLY
+        if not late or not EARLY - AVERAGED <= self.calls < EARLY or torch.compiler.is_compiling():
+            return
+        if isinstance(labels, Tensor) and labels.dim() == 1 and len(labels) == len(embeddings):
+            found = _nearer(loss_function, embeddings.detach(), labels.to(embeddings.device, torch.int64))
+            self.compared = found if self.compared is None else self.compared + found
 
     def __call__(self, loss_function: Any, embeddings: Tensor, labels: Tensor | None, loss: Any) -> None:
         """See one call, with its result: a loss, or what a reducer of the peer makes of it."""
@@ -51,13 +67,17 @@ class FirstSteps:
             self.total = mean if self.total is None else self.total + mean
             if self.calls == self.last:
                 self._send("loss", self.total)
+        if self.calls == EARLY and self.compared is not None:
+            nearer, compared = self.compared
+            self._send("nearer", torch.where(compared >= COMPARED, nearer / compared, 1.0))
+            self.compared = None
         for name, number in list(self.arriving.items()):
             if not number.isnan():
                 del self.arriving[name]
-                message = (_unmoved if name == "moved" else _standing)(loss_function, float(number), self.last)
+                message = MESSAGES[name](loss_function, float(number), self.last)
                 if message is not None:
                     warnings.warn(message, stacklevel=2)
-        self.over = self.calls > max(self.last, UNMOVED) + (PATIENCE if self.arriving else 0)
+        self.over = self.calls > max(self.last, UNMOVED, EARLY) + (PATIENCE if self.arriving else 0)
 
     def _begin(self, loss_function: Any, samples: int, labels: Tensor) -> None:
         one_number = not isinstance(getattr(loss_function, "margin", None), Tensor | nn.Module)
@@ -79,6 +99,27 @@ class FirstSteps:
 def _matrix(loss_function: Any) -> Tensor:
     matrix: Tensor = loss_function._shard()[0].detach()
     return matrix
+
+
+def _nearer(loss_function: Any, X: Tensor, labels: Tensor) -> Tensor:
+    """How often samples (B, D) are nearer to their own class than to that of the sample half a batch away; of how many.
+
+    On shards of those whose classes are both here.
+    """
+    matrix, away = _matrix(loss_function), torch.arange(len(X), device=X.device).roll(len(X) // 2)
+    places = loss_function.shards.to_local_labels(labels)
+    known = (places >= 0) & (places < len(matrix))
+    places = torch.where(known, places, 0)
+    if loss_function.first_embeddings:  # others begin in this step
+        known = known & (loss_function.taken[places] > 0)
+    if not len(matrix):
+        return X.new_zeros(2, dtype=torch.float32)
+    cosines = [
+        torch.cosine_similarity(X[:, None].float(), matrix[rows].float().reshape(len(X), -1, X.shape[1]), dim=2).amax(1)
+        for rows in (places, places[away])
+    ]
+    known = known & known[away] & (labels != labels[away])
+    return torch.stack([(known & (cosines[0] > cosines[1])).sum(), known.sum()]).float()
 
 
 def _rounded(loss_function: Any, dtype: torch.dtype) -> str:
@@ -118,3 +159,18 @@ def _standing(loss_function: Any, found: float, steps: int) -> str | None:
         f"Look at the learning rates, that of .{loss_function.matrix_name} (usually 100 times the network's) and the "
         "network's own, or begin with a smaller margin or scale"
     )
+
+
+def _not_nearer(loss_function: Any, found: float, _: int) -> str | None:
+    if not found < NEARER:
+        return None
+    return (
+        f"after {EARLY} steps of {type(loss_function).__name__} samples are nearer to the proxy of their class than to "
+        f"that of another sample in {100 * found:.0f} % of cases, and by chance in 50 %: the network learns nothing "
+        f"from proxies of {loss_function.num_classes} classes that began at random, even if the loss falls. Train "
+        "it on pairs first, as by SupConLoss, and let proxies begin as embeddings, by start_class_matrix or "
+        "first_embeddings=; or look at the learning rates"
+    )
+
+
+MESSAGES = {"moved": _unmoved, "loss": _standing, "nearer": _not_nearer}

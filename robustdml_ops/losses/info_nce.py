@@ -7,6 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.validation import check_matrix, check_number, check_positive, check_same_device, require
 from robustdml_ops.losses.families.contrast import TwoTowerLoss
+from robustdml_ops.ops.pairs.backends import ContrastOptions
 from robustdml_ops.ops.pairs.plan import PairFormula
 
 
@@ -74,7 +75,7 @@ class InfoNCELoss(TwoTowerLoss):
         if self.q is not None:
             return None
         sides, form = (2.0, "both") if self.symmetric else (1.0, "outside")
-        return PairFormula("pair_contrast", {}, divisors=(sides, math.inf), form=form)
+        return PairFormula(ContrastOptions(form), divisors=(sides, math.inf))
 
     def _fused_loss(
         self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None

@@ -20,7 +20,7 @@ from robustdml_ops.engine.validation import (
     largest_weight,
 )
 
-REDUCTIONS = ("mean", "none")
+REDUCTIONS = ("mean", "sum", "none")
 
 
 class LossOptions(TypedDict, total=False):
@@ -45,12 +45,16 @@ class ClassMatrixOptions(LossOptions, total=False):
     negative_share: float
     negative_seed: int
     drop_similar_negatives: float | Literal["own"] | None
+    first_embeddings: int
+    dtype: torch.dtype | None
 
 
 class SoftmaxOptions(ClassMatrixOptions, total=False):
     """Of a softmax over classes, too."""
 
     negative_correction: bool
+    label_smoothing: float
+    weight: Tensor | None
 
 
 class LossInputs(NamedTuple):
@@ -77,10 +81,10 @@ def check_options(kind: type, known: Collection[str], options: Mapping[str, Any]
             hint = f": did you mean {near[0]}?" if near else ""
             raise TypeError(f"{kind.__name__} has no argument {name!r}{hint}")
         reduces = name == "reducer" or name.endswith("regularizer")
-        if reduces and value is not None and options.get("reduction") == "none":
-            raise ValueError(
-                f"{name} with reduction='none', which gives the losses before they are reduced: leave one out"
-            )
+        reduction = options.get("reduction")
+        if reduces and value is not None and reduction in ("none", "sum"):
+            why = "gives the losses before they are reduced" if reduction == "none" else "is a reduction of its own"
+            raise ValueError(f"{name} with reduction={reduction!r}, which {why}: leave one out")
 
 
 def refuse_candidates(why: str, inputs: LossInputs) -> None:
@@ -100,14 +104,22 @@ def own_samples(embeddings: Tensor, sample_weights: Tensor | None, dtype: torch.
     return {"embeddings": embeddings, "sample_weights": sample_weights}
 
 
-def reduce_samples(losses: Tensor, sample_weights: Tensor | None, reduction: str) -> Tensor:
-    """Weighted losses (B,), or their mean (): Σ w_i ℓ_i / max(1, number of w_i > 0)."""
-    if sample_weights is None:
-        return losses if reduction == "none" else losses.sum() / max(len(losses), 1)
-    weights = check_sample_weights(sample_weights, losses)
-    weighted = weights * losses
-    if reduction == "none":
-        return weighted
+def reduce_samples(
+    losses: Tensor, sample_weights: Tensor | None, reduction: str, counts: Tensor | None = None
+) -> Tensor:
+    """Weighted losses (B,), their sum (), or their mean (): Σ w_i ℓ_i / max(1, number of w_i > 0).
+
+    ``counts`` (B,), ≥ 0: as how many samples each counts in that number, and at least 1 is then any that is positive.
+    """
+    weights = None if sample_weights is None else check_sample_weights(sample_weights, losses)
+    weighted = losses if weights is None else weights * losses
+    if reduction != "mean":
+        return weighted if reduction == "none" else weighted.sum()
+    if counts is not None:
+        number = (counts if weights is None else counts * (weights > 0)).sum()
+        return weighted.sum() / torch.where(number > 0, number, 1)
+    if weights is None:
+        return weighted.sum() / max(len(losses), 1)
     return weighted.sum() / (weights > 0).sum().clamp(min=1)
 
 

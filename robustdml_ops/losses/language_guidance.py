@@ -41,8 +41,9 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
         and so wrong ones, then take part.
     temperature : float
         Temperature c > 0 of both softmaxes.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: the loss, (). ``"none"``: ℓ, (B,), as :class:`~robustdml_ops.losses.ProcSimLoss` takes it.
+        ``"sum"``: the sum of what ``"none"`` gives.
 
     Examples
     --------
@@ -143,9 +144,10 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
             losses = losses * weights[own]
         if self.reduction == "none":
             return losses
-        return shards.sum_terms(losses.sum()) / (
-            max(1, len(X)) if weights is None else (weights > 0).sum().clamp(min=1)
-        )
+        total = shards.sum_terms(losses.sum())
+        if self.reduction == "sum":
+            return total
+        return total / (max(1, len(X)) if weights is None else (weights > 0).sum().clamp(min=1))
 
 
 def _check_texts(texts: object, embeddings: Tensor) -> Tensor:

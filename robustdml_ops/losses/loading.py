@@ -98,6 +98,8 @@ def load_class_matrix(
     loss.shards.agree(check, {})
     for place, rows in _rows(parts, first, last):
         held[place : place + len(rows)] = rows.to(held.device)
+    if loss.first_embeddings:
+        loss.taken.fill_(loss.first_embeddings)
 
 
 def _parts(source: Any) -> Iterator[tuple[str, Any]]:

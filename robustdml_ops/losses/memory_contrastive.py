@@ -1,17 +1,18 @@
 """Contrastive loss with a memory bank, Wang et al. 2020, as Liu et al. (PRISM) write it."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from robustdml_ops.engine.plan import Plan
+from robustdml_ops.engine.plan import Plan, Results
 from robustdml_ops.engine.validation import check_choice, check_finite_numbers
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
-from robustdml_ops.ops.pairs import hinge_numbers
-from robustdml_ops.ops.pairs.plan import BatchAndBankPlan, PairFormula, alone
+from robustdml_ops.ops.pairs import hinge_options
+from robustdml_ops.ops.pairs.plan import PairFormula
 
 
 class MemoryContrastiveLoss(PairFamilyLoss):
@@ -34,8 +35,9 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         ``"paper"``: as above. ``"xbm"``: as the code of cross-batch memory, Σ_p (1 − s_ip) over positives with s below
         1 − 10⁻⁵, Σ_n s_in over negatives with s above λ. ``"authors"``: as the code of PRISM, ``"xbm"`` with the bank's
         term divided by B where the batch's is divided by the number of samples whose weight is not 0.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: (), the mean over the samples. ``"none"``: (B,); its sum is the paper's loss, which does not divide.
+        ``"sum"``: the sum of what ``"none"`` gives.
     backend, ignore_index
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
 
@@ -80,7 +82,7 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         return of_batch + of_bank
 
     def _plan(self, tensors: Sequence[Any]) -> Plan | None:
-        of_batch = self._pair_plan(alone(tensors))
+        of_batch = self._pair_plan(_alone(tensors))
         if tensors[1] is None or of_batch is None:
             return of_batch if tensors[5] is None else None
         of_bank = self._pair_plan(tensors)
@@ -88,8 +90,8 @@ class MemoryContrastiveLoss(PairFamilyLoss):
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
         whole_batch = self.variant == "authors" and tensors[1] is not None
-        numbers = hinge_numbers(**self._numbers(), distance="cosine")
-        return PairFormula("pair_hinge", numbers, "samples" if whole_batch else "present", (1.0, 1.0))
+        options = hinge_options(**self._numbers(), distance="cosine")
+        return PairFormula(options, "samples" if whole_batch else "present", (1.0, 1.0))
 
     def _refuse(self, inputs: LossInputs) -> None:
         if inputs.indices_tuple is not None:
@@ -116,3 +118,37 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         hinge = pair_hinge(*inputs.pairs, **settings)
         losses = hinge.positive + hinge.negative
         return self._mean(self.shards.sum_terms(losses) if inputs.sharded else losses, inputs)
+
+
+@dataclass(frozen=True)
+class BatchAndBankPlan(Plan):
+    """The sum of two steps: of the batch with itself, and of the batch with the candidates."""
+
+    of_batch: Plan
+    of_bank: Plan
+
+    def run(self, *tensors: Any) -> Results | None:
+        """Both steps."""
+        of_batch = self.of_batch.run(*_alone(tensors))
+        of_bank = None if of_batch is None else self.of_bank.run(*tensors)
+        if of_batch is None or of_bank is None:
+            return None
+        (loss, (dX, *_)), (other, gradients) = of_batch, of_bank
+        if dX is not None and gradients[0] is not None:
+            total, more = (getattr(gradient, "G", gradient) for gradient in (gradients[0], dX))  # of the same unit rows
+            total += more
+        return loss.add_(other), gradients
+
+    def general(self, *tensors: Any) -> Tensor:
+        """The loss by the sweeps that are differentiable twice."""
+        return self.of_bank.general(*tensors)
+
+    def scale(self, gradients: list[Tensor | None], upstream: Tensor) -> list[Tensor | None]:
+        """As of both steps."""
+        return self.of_bank.scale(gradients, upstream)
+
+
+def _alone(tensors: Sequence[Any]) -> tuple[Any, ...]:
+    """Tensors of a step without candidates."""
+    X, _, scale, bias, labels, _, *rest = tensors
+    return X, None, scale, bias, labels, None, *rest

@@ -13,7 +13,8 @@ from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import listed_lse
 from robustdml_ops.losses.peer.package import named
 from robustdml_ops.ops import PairLSE, pair_lse, pair_lse_sum
-from robustdml_ops.ops.pairs import check_lse_numbers
+from robustdml_ops.ops.pairs import lse_options
+from robustdml_ops.ops.pairs.autograd import pair_dtype
 from robustdml_ops.ops.pairs.plan import PairFormula
 
 
@@ -37,8 +38,9 @@ class MultiSimilarityLoss(PairFamilyLoss):
     epsilon : float, optional
         Mining, within the loss: a negative stays if it is more similar than the least similar positive less ε, a
         positive if it is less similar than the most similar negative plus ε. None: all pairs.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: (), over all samples, with pairs or without. ``"none"``: (B,).
+        ``"sum"``: the sum of what ``"none"`` gives.
     backend, ignore_index, distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
 
@@ -79,9 +81,8 @@ class MultiSimilarityLoss(PairFamilyLoss):
         return self._mean(self._sample_losses(checked), checked)
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
-        numbers = self._settings()
-        check_lse_numbers(tensors[0].dtype, **numbers)
-        return PairFormula("pair_lse", numbers, divisors=(self.alpha, self.beta))
+        options = lse_options(pair_dtype(*tensors[:2]), **self._settings())
+        return PairFormula(options, divisors=(self.alpha, self.beta))
 
     def _weighted_sum(self, inputs: PairInputs, candidate_weights: Tensor | None = None) -> Tensor:
         """Σ weight_i ℓ_i / present, () over the anchors of all processes."""

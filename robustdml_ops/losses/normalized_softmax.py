@@ -60,7 +60,7 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
         cosines = similarity(embeddings, self.W.t())
         return (cosines if self._form() == "cosine" else 2 * cosines - 2) / self.temperature
 
-    def _formula(self) -> ClassFormula:
+    def _formula(self, margins: Tensor | None) -> ClassFormula:
         return ClassFormula(**self._logit_settings())
 
     def _logit_settings(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import labelled_nt_xent, listed_nt_xent
 from robustdml_ops.losses.peer.package import SubLosses
+from robustdml_ops.ops.pairs.backends import ContrastOptions
 from robustdml_ops.ops.pairs.plan import PairFormula
 
 
@@ -33,8 +34,9 @@ class NTXentLoss(ContrastFamilyLoss):
     ----------
     temperature : float
         τ > 0.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: (), over the positive pairs. ``"none"``: (B,), ℓ_i = B/|A| Σ_p ℓ_ip, whose mean is L.
+        ``"sum"``: the sum of what ``"none"`` gives.
     backend, ignore_index, distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
 
@@ -70,7 +72,7 @@ class NTXentLoss(ContrastFamilyLoss):
         return self.shards.sum_over_processes(here).clamp(min=1)
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
-        return PairFormula("pair_contrast", {}, "pairs", form=self.form, scale=self._scale())
+        return PairFormula(ContrastOptions(self.form), "pairs", scale=self._scale())
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)

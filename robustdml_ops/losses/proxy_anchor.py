@@ -27,8 +27,8 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
     margin, alpha : float
         Margin δ of the cosines: positives are pulled above δ, negatives pushed below −δ. Scale α > 0 of the exponents:
         the larger, the more the hardest samples count.
-    reduction : {"mean", "none"}
-        ``"mean"``: the loss, (). ``"none"``: its terms by proxy, (C,), whose sum is the loss.
+    reduction : {"mean", "sum", "none"}
+        ``"mean"`` and ``"sum"``: the loss, (). ``"none"``: its terms by proxy, (C,), whose sum is the loss.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``; None: the fastest that serves the device.
     ignore_index : int, optional
@@ -41,6 +41,13 @@ class ProxyAnchorLoss(AnchorFamilyLoss):
         wrong label or under another name. "own": the limit of each sample is its cosine with its own class, or with the
         nearest of several, and at least t_C of docs/equations.md. Positives stay, and so do the divisors |P⁺| and |P|.
         The selection is constant in the gradients. None: all negatives stay.
+    first_embeddings : int
+        Above 0: a proxy that no sample has met begins in training as the first embedding of its class, of length 1, in
+        the step that meets it, and as the mean direction of the first few if this is above 1, which helps where labels
+        are wrong. ``.taken`` (C,) counts them. See :func:`~robustdml_ops.losses.start_class_matrix`.
+    dtype : torch.dtype, optional
+        Type in which the proxies are made: ``torch.bfloat16`` takes two bytes an element at all times, where
+        ``loss.bfloat16()`` takes six while it converts. None: PyTorch's default.
     weight_init_func : callable, optional
         Fills the proxies in place. None: ``kaiming_normal_(mode="fan_out")``, as pytorch-metric-learning.
     distance, reducer, embedding_regularizer, weight_regularizer, embedding_reg_weight, weight_reg_weight, collect_stats

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.validation import check_positive
-from robustdml_ops.losses.families.classes import ClassFamilyLoss
-from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions
-from robustdml_ops.ops import ClassLSE, similarity
+from robustdml_ops.losses.families.classes import ClassFamilyLoss, ClassTerms
+from robustdml_ops.losses.inputs import SoftmaxOptions
+from robustdml_ops.ops import similarity
 from robustdml_ops.ops.classes.plan import ClassFormula
 
 
@@ -34,11 +34,18 @@ class ProxyNCALoss(ClassFamilyLoss):
     include_positive : bool
         Whether k = y stands in the denominator: True is a softmax, as ProxyNCA++ and most code has it; False the form
         of 2017, which is unbounded below, and 0 where a sample has no negative left.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: the loss, (). ``"none"``: one loss per sample, (B,), times its weight.
+        ``"sum"``: the sum of what ``"none"`` gives.
     negative_correction : bool
         With a share: whether a class that was drawn counts for those that it stands for, the logarithmic correction.
         False: the form of Partial FC.
+    label_smoothing : float
+        ε in [0, 1]: the targets are (1 − ε) of the label and ε/C of each class, as those of ``F.cross_entropy``. Not
+        beside ``negative_share``, ``drop_similar_negatives`` or ``include_positive=False``.
+    weight : Tensor, optional
+        (C,), ≥ 0: weights of the classes, as of ``F.cross_entropy``: ``"mean"`` divides by the sum of the samples'. A
+        buffer. No gradient.
 
     Examples
     --------
@@ -68,6 +75,8 @@ class ProxyNCALoss(ClassFamilyLoss):
         check_positive(softmax_scale=softmax_scale)
         if not include_positive and num_classes < 2:
             raise ValueError(f"include_positive=False needs at least 2 classes, got num_classes={num_classes}")
+        if not include_positive and self.label_smoothing:
+            raise ValueError("label_smoothing with include_positive=False, which is no cross-entropy: leave one out")
         self.softmax_scale, self.include_positive = softmax_scale, include_positive
         self._add_class_matrix(num_classes)
 
@@ -75,14 +84,14 @@ class ProxyNCALoss(ClassFamilyLoss):
         cosines = similarity(embeddings, self.proxies)
         return cosines if self._form() == "cosine" else 2 - 2 * cosines
 
-    def _losses_of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
-        losses = super()._losses_of_sums(sums, inputs, labels)
+    def _losses_of_sums(self, sums: ClassTerms, own: Tensor) -> Tensor:
+        losses = super()._losses_of_sums(sums, own)
         if self.include_positive:
             return losses
         # Of a sample that is left without a negative.
         return losses.masked_fill(sums.lse == -torch.inf, 0)
 
-    def _formula(self) -> ClassFormula:
+    def _formula(self, margins: Tensor | None) -> ClassFormula:
         return ClassFormula(**self._logit_settings())
 
     def _logit_settings(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustdml_ops.losses.adaface import AdaFaceLoss
 from robustdml_ops.losses.arcface import ArcFaceLoss
 from robustdml_ops.losses.contrastive import ContrastiveLoss
 from robustdml_ops.losses.loading import load_class_matrix
@@ -46,6 +47,8 @@ _OF_CLASSES: Ops = {
     "NormalizedSoftmaxLoss": _with_classes(NormalizedSoftmaxLoss),
     "ProxyNCALoss": _with_classes(ProxyNCALoss, softmax_scale=8.0),
     "ArcFaceLoss": _with_classes(ArcFaceLoss, scale=16.0),
+    "ArcFaceLoss, smoothed": _with_classes(ArcFaceLoss, scale=16.0, label_smoothing=0.1),
+    "AdaFaceLoss": _with_classes(AdaFaceLoss, scale=16.0),
 }
 _OF_PAIRS: Ops = {
     "ContrastiveLoss": _of_pairs(ContrastiveLoss),

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from robustdml_ops.engine.validation import check_finite_numbers
 from robustdml_ops.losses.families.contrast import TwoTowerLoss
+from robustdml_ops.ops.pairs.backends import ContrastOptions
 from robustdml_ops.ops.pairs.plan import PairFormula
 
 
@@ -39,7 +40,7 @@ class SigmoidLoss(TwoTowerLoss):
         self.logit_bias = nn.Parameter(torch.tensor(float(bias)))
 
     def _formula(self) -> PairFormula | None:
-        return PairFormula("pair_contrast", {}, form="sigmoid")
+        return PairFormula(ContrastOptions("sigmoid"))
 
     def _fused_loss(
         self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None

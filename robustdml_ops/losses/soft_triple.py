@@ -111,8 +111,10 @@ class SoftTripleLoss(CentersLoss):
             sub_losses["center_reg_loss"] = spread
         return super()._regularized(sub_losses)
 
-    def _formula(self) -> ClassFormula | None:
-        return None if self.regularizer_weight else ClassFormula(**self._logit_settings())
+    def _formula(self, margins: Tensor | None) -> ClassFormula | None:
+        if self.regularizer_weight:
+            return None
+        return ClassFormula(self.la, self.margin, pooling="softmax", gamma=1 / self.gamma)
 
     def _logit_settings(self) -> dict[str, Any]:
         of_label = -self.la * self.margin

@@ -15,6 +15,7 @@ from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions
 from robustdml_ops.losses.peer.listed_pairs import listed_supcon
 from robustdml_ops.losses.peer.package import SubLosses, of_each
+from robustdml_ops.ops.pairs.backends import ContrastOptions
 from robustdml_ops.ops.pairs.plan import PairFormula
 
 
@@ -39,8 +40,9 @@ class SupConLoss(ContrastFamilyLoss):
         τ > 0.
     form : {"outside", "inside"}
         Whether the mean over the positives is outside or inside of the logarithm.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: (). ``"none"``: (B,).
+        ``"sum"``: the sum of what ``"none"`` gives.
     backend, ignore_index, distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
         As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
 
@@ -68,8 +70,8 @@ class SupConLoss(ContrastFamilyLoss):
         else:
             losses = self._sample_losses(checked)
             weighted = checked.weighted(losses) * contrasted
-            if self.reduction == "none":
-                return weighted
+            if self.reduction != "mean":
+                return weighted if self.reduction == "none" else shards.sum_terms(weighted.sum())
             total, above = weighted.sum(), (losses > 0).sum()
         return shards.sum_terms(
             total / torch.where(contrasted, shards.sum_over_processes(above).clamp(min=1), torch.inf)
@@ -88,7 +90,7 @@ class SupConLoss(ContrastFamilyLoss):
         return both.amax() > both.masked_fill(both == ABSENT, torch.iinfo(both.dtype).max).amin()
 
     def _formula(self, tensors: Sequence[Any]) -> PairFormula:
-        return PairFormula("pair_contrast", {}, "above", form=self.form, scale=self._scale())
+        return PairFormula(ContrastOptions(self.form), "above", scale=self._scale())
 
     def _sub_losses(self, inputs: LossInputs) -> SubLosses:
         checked = self._checked(inputs)

@@ -38,8 +38,9 @@ class SuperLoss(ShownSettings, nn.Module):
     tau : float, optional
         τ, such as log C for a cross-entropy. None: the mean of all losses of all training batches so far, kept in
         ``state_dict``.
-    reduction : {"mean", "none"}
+    reduction : {"mean", "sum", "none"}
         ``"mean"``: (), over the samples. ``"none"``: of the shape of the losses.
+        ``"sum"``: the sum of what ``"none"`` gives.
 
     Examples
     --------

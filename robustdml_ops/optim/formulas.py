@@ -192,7 +192,10 @@ class ProxyAdagrad(ProxyOptimizer):
     """Row-wise Adagrad on the proxies of a loss: a class has one rate, which falls as its gradients add up.
 
         g ← g + λ p,    a ← a + mean_d g_d²,    p ← p − η / (√a + ε) · g
+        with radians:   a ← a + |p|² |g|²,      p ← p − η |p|² / (√a + ε) · g
 
+    With ``radians`` the step is that on the row of length 1: the first one turns a row by η radians at most, and later
+    ones by less, whatever the length of the rows and the scale of the loss. Without, the first turns it by η √D/|p|.
     The state is ``state[proxies]["sum"]``, (C,), a number for each row (for SoftTriple each centre): at C = 10⁷, D = 64
     it takes 40 MB, and AdamW's moments 5 GB.
 
@@ -231,11 +234,12 @@ class ProxyAdagrad(ProxyOptimizer):
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-8,
         *,
+        radians: bool = False,
         scale: float = 1.0,
         scaler: torch.amp.GradScaler | None = None,
     ) -> None:
         settings = {"lr": lr, "weight_decay": weight_decay, "initial_accumulator_value": initial_accumulator_value}
-        super().__init__(losses, scale, scaler, {**settings, "eps": eps})
+        super().__init__(losses, scale, scaler, {**settings, "eps": eps, "radians": radians})
 
     def _check(self, group: dict[str, Any]) -> None:
         check_settings(group)
@@ -250,9 +254,14 @@ class ProxyAdagrad(ProxyOptimizer):
     def formula(
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
     ) -> tuple[Tensor, ...]:
-        g = G + group["weight_decay"] * P
+        g, rate = G + group["weight_decay"] * P, float(group["lr"])
+        if group["radians"]:
+            length = P.square().sum(1)
+            total = moments[0] + g.square().sum(1) * length
+            return P - (rate * length / (total.sqrt() + group["eps"]))[:, None] * g, total
         total = moments[0] + g.square().mean(1)
-        return P - (float(group["lr"]) / (total.sqrt() + group["eps"]))[:, None] * g, total
+        return P - (rate / (total.sqrt() + group["eps"]))[:, None] * g, total
 
     def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
-        return {name: float(group[name]) for name in ("lr", "weight_decay", "eps")}
+        numbers = {name: float(group[name]) for name in ("lr", "weight_decay", "eps")}
+        return {**numbers, "radians": bool(group["radians"])}

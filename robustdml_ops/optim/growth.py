@@ -199,7 +199,8 @@ def _regroup(item: Any, origin: Tensor, init: Tensor | None, optimizer: torch.op
     for name, dimension in item.class_dimensions().items():
         value = getattr(item, name)
         if name in item._buffers:
-            setattr(item, name, rows(value, getattr(item, "unseen_class", {}).get(name, 0)))
+            begun = item.first_embeddings if name == "taken" and init is not None else 0
+            setattr(item, name, rows(value, getattr(item, "unseen_class", {}).get(name, begun)))
             continue
         # Centres are columns of a matrix on one process.
         counted = 1 if hasattr(item, "by_class") and value.dim() == 2 else dimension

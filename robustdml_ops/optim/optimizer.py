@@ -170,6 +170,8 @@ class ProxyOptimizer(torch.optim.Optimizer):
             if dtype is not None:
                 group["moments"] = dtype
                 group.setdefault("seed", seed)  # torch's optimisers have none
+            if "radians" in self._own_settings:
+                group.setdefault("radians", False)
         self.abandon()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -243,7 +245,8 @@ class ProxyOptimizer(torch.optim.Optimizer):
 
     def _check_saved(self, group: Mapping[str, Any]) -> None:
         """Raise where a group to load has settings of another optimiser."""
-        other = [f"no {name}" for name in self._own_settings if name not in ("moments", "seed") and name not in group]
+        added = ("moments", "seed", "radians")  # states without them are read
+        other = [f"no {name}" for name in self._own_settings if name not in added and name not in group]
         other += [f"{name}=True" for name in ("amsgrad", "maximize") if group.get(name)]
         if group.get("decoupled_weight_decay") is False and group.get("weight_decay"):  # Adam's
             other.append("decoupled_weight_decay=False")

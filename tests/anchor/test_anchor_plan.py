@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from robustdml_ops.backends import native_module
-from robustdml_ops.losses import ProxyAnchorLoss
+from robustdml_ops.engine.validation import NotFiniteError
+from robustdml_ops.losses import AdaptiveProxyAnchorLoss, ProxyAnchorLoss
 from robustdml_ops.ops.anchor.plan import AnchorPlan
 
 pytestmark = pytest.mark.skipif(native_module.matrix_product(torch.float32) == 0, reason="no lanes here")
@@ -196,3 +197,45 @@ def test_tensors_that_are_not_plain_take_the_general_way(calls):
     torch.func.grad(lambda X: loss_function(X, y))(X.detach())
     loss_function(X[:0], y[:0])
     assert calls.taken == 0
+
+
+LEARNT = {
+    "one margin": {},
+    "a margin of each class": {"per_class": True},
+    "without the regulariser": {"regularization": 0.0},
+}
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("settings", LEARNT.values(), ids=LEARNT)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_learnt_margins(calls, settings, dtype):
+    """Value, all gradients and second derivatives of Adaptive Proxy-Anchor, beside the general way."""
+    torch.manual_seed(0)
+    loss_function = AdaptiveProxyAnchorLoss(31, 9, **settings).to(dtype)
+    loss_function.margins.data.uniform_(-0.05, 0.3)
+    X, y, weights = torch.randn(24, 9, dtype=dtype, requires_grad=True), torch.randint(31, (24,)), torch.rand(24) < 0.8
+    tensors, found = (X, *loss_function.parameters()), []
+    for calls.allowed in (False, True):
+        loss = loss_function(X, y, sample_weights=weights)
+        gradients = torch.autograd.grad(loss, tensors, torch.tensor(0.3, dtype=dtype), retain_graph=True)
+        first = torch.autograd.grad(loss, tensors, create_graph=True)
+        second = torch.autograd.grad(sum((gradient**2).sum() for gradient in first), tensors)
+        found.append([loss.detach(), *gradients, *first, *second])
+    assert calls.taken == 1
+    bound = 2e-5 if dtype == torch.float32 else 1e-12
+    torch.testing.assert_close(*reversed(found), rtol=bound, atol=bound)
+
+
+def test_learnt_margins_that_are_frozen_or_have_a_pole(calls):
+    loss_function = AdaptiveProxyAnchorLoss(31, 9)
+    X, y = torch.randn(24, 9, requires_grad=True), torch.randint(31, (24,))
+    loss_function.margins.requires_grad_(False)
+    loss_function(X, y).backward()
+    assert calls.taken == 1 and loss_function.margins.grad is None and X.grad.abs().sum() > 0
+    loss_function.margins.data.fill_(-0.1)
+    with pytest.raises(NotFiniteError, match=r"mean\(margins\) = -0.1"):
+        loss_function(X, y)
+    loss_function = AdaptiveProxyAnchorLoss(31, 9, per_class=True, negative_margin="proxy")
+    loss_function(X, y).backward()
+    assert calls.taken == 1  # a margin of the proxies takes the general way

@@ -29,6 +29,7 @@ class Case:
         normalize=True,
         K=None,
         drop=None,
+        weighted=False,
     ):
         self.B, self.C, self.D = B, C, D = shape
         random = torch.Generator().manual_seed(B + C)
@@ -39,7 +40,8 @@ class Case:
         if K is not None:
             self.labels = torch.rand(B, C, generator=random).argsort(1)[:, :K]
             self.labels[torch.rand(self.labels.shape, generator=random) < 0.3] = ELSEWHERE
-        self.upstream = normal(B), normal(*self.labels.shape)
+        self.logit_weights = normal(C) if weighted else None
+        self.upstream = normal(B), normal(*self.labels.shape) if not weighted else normal(B, (K or 1) + 1)
         self.scale = normal(1)[0] if scale is None else scale * torch.rand(C, generator=random, dtype=torch.float64)
         self.bias = normal(C).masked_fill_(torch.rand(C, generator=random) < masked, -torch.inf) if bias else None
         self.settings = {"target_bias": 0.3, "exclude_target": exclude, "centers": H, "pooling": pooling}
@@ -55,6 +57,7 @@ class Case:
             "scale": to(self.scale),
             "bias": to(self.bias),
             "drop_similar_negatives": to(self.drop),
+            "logit_weights": to(self.logit_weights),
             **self.settings,
         }
         problem = ClassProblem(labels=labels, **given)
@@ -120,6 +123,13 @@ EDGES = {
     "a zero proxy stored by column": a_zero_proxy_stored_by_column,
     **{
         f"{pooling} of {H}, K={K}, similar ones dropped": partial(Case, (33, 70, 12), pooling, H, K=K, drop=0.2)
+        for pooling, H in POOLINGS
+        for K in (None, 3)
+    },
+    **{
+        f"{pooling} of {H}, K={K}, a weighted sum of logits": partial(
+            Case, (33, 70, 12), pooling, H, K=K, bias=False, weighted=True
+        )
         for pooling, H in POOLINGS
         for K in (None, 3)
     },

@@ -7,8 +7,10 @@ import torch
 
 from python_ref import class_log_sum_exp
 from robustdml_ops.engine.labels import LabelSets
+from robustdml_ops.engine.op_arguments import flatten
 from robustdml_ops.ops import ABSENT, class_lse
 from robustdml_ops.ops.classes.autograd import class_gradient_op, class_sweep_op
+from robustdml_ops.ops.classes.sweep import ClassProblem
 from tests.nightly import nightly_but
 
 BACKENDS = ("native", "eager")
@@ -116,13 +118,12 @@ def test_registered_ops_keep_the_contract_of_the_registry(want, columns):
     matrices = (case.embeddings, case.proxies.t().contiguous().t() if columns else case.proxies)
     for bias, labels in ((torch.zeros(9).double(), LabelSets.of(case.labels)), (None, LabelSets(case.labels))):
         limits = None if bias is None else torch.full((6,), 0.4).double()
-        constants = (*labels.in_both_orders, torch.tensor(3.0).double(), bias, limits)
-        settings = (1, 0.5, "none", 1.0, False, True, False, True, "auto", torch.float64)
-        torch.library.opcheck(class_sweep_op, (*matrices, *constants, *settings))
-        results = class_sweep_op(*matrices, *constants, *settings)
-        torch.library.opcheck(
-            class_gradient_op, (*matrices, *results, *case.upstream, *constants, *settings, list(want))
-        )
+        scale = torch.tensor(3.0).double()
+        problem = flatten(ClassProblem(labels, scale, bias, target_bias=0.5, drop_similar_negatives=limits))
+        settings = (True, "auto", torch.float64)
+        torch.library.opcheck(class_sweep_op, (*matrices, *settings, *problem))
+        results = class_sweep_op(*matrices, *settings, *problem)
+        torch.library.opcheck(class_gradient_op, (*matrices, *results, *case.upstream, *settings, list(want), *problem))
 
 
 X3, P3, Y3 = torch.eye(3), torch.eye(3), torch.arange(3)

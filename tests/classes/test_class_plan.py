@@ -20,6 +20,10 @@ LOSSES = {
     "cosface": lambda C, D: losses.CosFaceLoss(C, D),
     "arcface": lambda C, D: losses.ArcFaceLoss(C, D),
     "arcface, a large margin": lambda C, D: losses.ArcFaceLoss(C, D, margin=100, scale=10),
+    "arcface, margins of classes": lambda C, D: losses.ArcFaceLoss(C, D, margin=60 * torch.rand(C)),
+    "cosface, margins of classes": lambda C, D: losses.CosFaceLoss(C, D, margin=torch.rand(C), scale=30),
+    "adaface": lambda C, D: losses.AdaFaceLoss(C, D).eval(),  # in training each call moves the margins
+    "adaface, a large margin": lambda C, D: losses.AdaFaceLoss(C, D, margin=1.4, concentration=30, scale=10).eval(),
     "sub-centres": lambda C, D: losses.SubCenterArcFaceLoss(C, D, sub_centers=3, scale=20),
     "soft-triple": lambda C, D: losses.SoftTripleLoss(C, D, centers_per_class=2),
 }
@@ -84,6 +88,47 @@ def test_the_general_way_in_float64(kind, shape, taken):
         assert_near(ours, theirs, 3e-5)
         assert_near(in_double, theirs, 1e-11, least=0.1)
     assert len(taken.plans) == 6
+
+
+@pytest.mark.parametrize("kind", ["cosface", "arcface", "arcface, margins of classes", "sub-centres"])
+def test_margins_of_samples(kind, taken):
+    loss_function, X, y = inputs(kind, 37, 301, 19)
+    exact, margins = copy.deepcopy(loss_function).double(), 1.2 * torch.rand(37)
+    margins *= 90 if loss_function.margin_unit < 1 else 1
+    ours = step(loss_function, X, y, margins=margins)
+    assert len(taken.plans) == 1
+    taken.run.allowed = False
+    theirs = step(exact, X.detach().double().requires_grad_(), y, margins=margins)
+    assert_near(ours, theirs, 3e-5)
+    other = step(loss_function, X, y)
+    assert (ours[0] - other[0]).abs() > 0.01
+
+
+def test_margins_that_are_nan_have_the_error_of_the_general_way(taken):
+    loss_function, X, y = inputs("arcface", 12, 23, 8)
+    with pytest.raises(ValueError, match="margins have NaN or inf"):
+        loss_function(X, y, margins=torch.full((12,), torch.nan))
+    assert not taken.plans
+
+
+def test_running_lengths_of_adaface(taken):
+    """The same by both ways; a call that fails, and a second backward, leave them."""
+    found = []
+    for taken.run.allowed in (False, True):
+        loss_function, X, y = inputs("adaface", 37, 301, 19)
+        loss_function.train()
+        for weights in (None, torch.arange(37) % 3 > 0):
+            loss = loss_function(X, y, sample_weights=weights)
+            gradients = [torch.autograd.grad(loss, X, retain_graph=True)[0] for _ in range(2)]
+        y[3] = 301
+        with pytest.raises(IndexError):
+            loss_function(X, y)
+        y[3] = 0
+        found.append([loss_function.mean_length.clone(), loss_function.length_deviation.clone(), *gradients])
+        loss_function(X[:1], y[:1])  # one sample has no deviation
+        torch.testing.assert_close(found[-1][:2], [loss_function.mean_length, loss_function.length_deviation])
+    assert len(taken.plans) == 3
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("kind", ["softmax", "arcface", "sub-centres"])
@@ -185,14 +230,20 @@ def test_only_gradients_that_are_wanted(kind, taken):
     assert len(taken.plans) == 4
 
 
+class ModuleMargin(torch.nn.Module):
+    def forward(self, embeddings, labels):
+        return torch.full((len(labels),), 20.0)
+
+
 OPTIONS = {
     "none": ({"reduction": "none"}, {}),
     "sampled": ({"negative_share": 0.5}, {}),
     "dropped": ({"drop_similar_negatives": 0.4}, {}),
     "eager": ({"backend": "eager"}, {}),
-    "a margin of each class": ({"margin": torch.rand(23)}, {}),
+    "a margin of each class that learns": ({"margin": torch.nn.Parameter(torch.rand(23))}, {}),
+    "a margin by a module": ({"margin": ModuleMargin()}, {}),
     "a steep scale": ({"scale": 100}, {}),
-    "margins": ({}, {"margins": torch.rand(12)}),
+    "margins that want a gradient": ({}, {"margins": torch.rand(12, requires_grad=True)}),
     "statistics": ({"collect_stats": True}, {}),
 }
 

@@ -26,12 +26,14 @@ LOSSES = {
     "cosface_margins": partial(losses.CosFaceLoss, C, D, torch.linspace(0, 0.4, C)),
     "arcface": partial(losses.ArcFaceLoss, C, D),
     "arcface_margins": lambda **options: losses.ArcFaceLoss(C, D, nn.Parameter(torch.linspace(0, 40, C)), **options),
+    "arcface_smoothed": partial(losses.ArcFaceLoss, C, D, label_smoothing=0.2, weight=torch.linspace(0, 2, C)),
     "adaface": partial(losses.AdaFaceLoss, C, D),
     "subcenter_arcface": partial(losses.SubCenterArcFaceLoss, C, D, sub_centers=2),
     "soft_triple": partial(losses.SoftTripleLoss, C, D, 3, regularizer_weight=0.2),
     "several_proxy_anchor": partial(losses.ProxyAnchorLoss, C, D, alpha=8, drop_similar_negatives="own"),
     "several_arcface": partial(losses.ArcFaceLoss, C, D, drop_similar_negatives="own"),
     "several_margins": lambda **options: losses.CosFaceLoss(C, D, nn.Parameter(torch.linspace(0, 0.4, C)), **options),
+    "several_smoothed": partial(losses.SoftTripleLoss, C, D, 3, label_smoothing=0.2, weight=torch.linspace(0, 2, C)),
     "several_sampled": partial(losses.NormalizedSoftmaxLoss, C, D, drop_similar_negatives=0.3, negative_share=0.3),
 }
 
@@ -107,7 +109,7 @@ for _name in LOSSES:
     register(f"{_name}_compiled", partial(under_the_compiler, _name), 2)
     NIGHTLY.add((2, f"losses.{_name}_compiled"))
     # Every process has the mean of all; own samples' losses, or own classes' terms.
-    for _reduction in ("mean", "none"):
+    for _reduction in ("mean", "none", *(["sum"] if "smooth" in _name else [])):
         register(
             f"{_name}_{_reduction}",
             lambda place, name=_name, reduction=_reduction: check(place, make(name, reduction=reduction), True, name),

@@ -48,7 +48,7 @@ def of_pairs(name, reduction, place):
 
 
 for _name in PAIRS:
-    for _reduction in ("mean", "none"):
+    for _reduction in ("mean", "sum", "none"):
         register(f"{_name}_{_reduction}", partial(of_pairs, _name, _reduction), 2, 4)
 
 
@@ -231,7 +231,8 @@ def language_guidance(place):
     generator = torch.Generator().manual_seed(9)
     texts = torch.randn(place.batch_size, 2, 5, generator=generator, dtype=torch.float64)
     for shift, direction, reduction, weighted in (
-        (None, "forward", "mean", False), (0.4, "backward", "mean", True), (0.4, "forward", "none", True)
+        (None, "forward", "mean", False), (0.4, "backward", "mean", True), (0.4, "forward", "none", True),
+        (0.4, "forward", "sum", True),
     ):  # fmt: skip
         one = losses.LanguageGuidanceLoss(direction, shift, 0.5, reduction=reduction)
         many = sharded(place, one)

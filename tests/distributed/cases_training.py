@@ -6,6 +6,7 @@ from functools import partial
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -19,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from robustdml_ops import losses
+from robustdml_ops import backward_in_micro_batches, losses
 from robustdml_ops.distributed import shard_classes
 from robustdml_ops.robust import MemoryBank
 from tests.distributed.cases_losses import LOSSES, make
@@ -88,6 +89,32 @@ register("ddp_by_columns", lambda place: trained(place, ddp, "normalized_softmax
 register("ddp_one_margin", lambda place: trained(place, ddp, "adaptive", "adamw"), 2)
 if torch.__version__ >= "2.7":  # compared as versions; the fully_shard of 2.6 needs a GPU's streams
     register("fsdp2", lambda place: trained(place, fsdp, "proxy_nca", "adamw"), 2, 4)
+
+
+@case(2, 3)
+def micro_batches_train_as_the_whole_batch_on_one_process(place):
+    """Network within DDP and classes on shards, against whole batches on one process; DDP reduces once a step."""
+    for name in ("adaptive_per_class", "normalized_softmax", "proxy_nca"):
+        backbone, one = network(), make(name)
+        wrapped, many = ddp(network(), place), shard_classes(copy.deepcopy(one), place.mesh)
+        reductions = []
+
+        def count(_, bucket, seen=reductions):
+            seen.append(bucket.index())
+            return allreduce_hook(None, bucket)
+
+        wrapped.register_comm_hook(None, count)
+        steps(place, backbone, one, slice(None), "sgd")
+        optimizer = OPTIMIZERS["sgd"]([{"params": wrapped.parameters()}, {"params": many.parameters()}], lr=0.05)
+        for inputs, labels in batches(place):
+            own = labels[place.own]
+            tower = wrapped, inputs[place.own]
+            backward_in_micro_batches(partial(many, labels=own), tower, micro_batch=2)
+            torch.nn.utils.clip_grad_norm_(list(many.parameters()), 0.2)
+            optimizer.step()
+            optimizer.zero_grad()
+        assert len(reductions) == 3
+        assert_trained_alike(one, many, backbone, wrapped)
 
 
 @case(2)

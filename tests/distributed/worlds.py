@@ -26,7 +26,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from robustdml_ops.distributed import shard_classes
 
-MODULES = ("losses", "pairs", "prism", "training", "drawn", "growth", "imports", "replicas", "wrappers", "errors")
+MODULES = ("losses", "pairs", "factors", "prism", "training", "drawn", "starting", "growth", "imports", "replicas")
+MODULES += ("wrappers", "errors")
 TIMEOUT = timedelta(seconds=60)
 # Samples of each process: unequal numbers, and none.
 SIZES = {1: (10,), 2: (7, 3), 3: (5, 0, 3), 4: (3, 1, 0, 6)}

@@ -15,7 +15,7 @@ griffe = pytest.importorskip("griffe", reason="the extra docs is not installed")
 
 from pymdownx.superfences import SuperFencesException  # noqa: E402
 
-from website import bench_tables, commands, gpu_tables, mathematics, plots, reference, repository, results  # noqa: E402
+from website import bench_tables, commands, mathematics, plots, readme, reference, repository, results, written  # noqa: E402
 
 # Modules of classes that are called.
 MODULES = ("robustdml_ops.losses", "robustdml_ops.robust")
@@ -71,10 +71,10 @@ def test_every_page_is_in_the_navigation():
 
 def test_readme_shows_what_is_stored():
     text = (ROOT / "README.md").read_text()
-    assert bench_tables.of_readme() in text
-    assert gpu_tables.sentence() in " ".join(text.split())
     assert results.robustness() in " ".join(text.split())
-    assert len(text.split()) <= 900 and text.count("\n") <= 110
+    words = [word for word in text.split() if set(word) - set("|-–")]
+    assert len(words) <= 700 and text.count("\n") <= 120
+    assert readme.drawn_numbers() == readme.numbers(), "python -m website.readme"
     drawn, by_method = plots.picture_numbers(), plots.precision_by_noise()
     assert "Robust" in drawn and drawn == {method: by_method[method] for method in drawn}
     assert plots.PICTURE.stat().st_size < 60_000
@@ -84,17 +84,25 @@ def test_pages_quote_no_figure_of_their_own():
     """Scores of three decimals and measured times stand in tables from stored results alone."""
     for page in PAGES:
         text = (ROOT / page).read_text() if page != "docs/equations.md" else ""  # which derives its numbers
+        text = written.without_tables(text)
         if page == "README.md":
-            text = text.replace(bench_tables.of_readme(), "").partition("## Robustness")[0]
-            text = " ".join(text.split()).replace(gpu_tables.sentence(), "")
+            text = " ".join(text.split()).replace(results.robustness(), "")
         assert re.findall(r"\b0\.\d{3}\b|\b\d[\d.,]* (?:µs|ms)\b", text) == [], page
-    used = {name for page in PAGES for name in results.MARKER.findall((ROOT / page).read_text())}
+
+
+def test_pages_hold_the_tables_that_are_stored():
+    used = set()
+    for page in written.PAGES:
+        text = page.read_text()
+        used |= set(written.MARKED.findall(text))
+        assert text == written.with_tables(text), f"{page.name}: python -m website.written"
     assert used == set(results.TABLES)
+    assert written.with_tables("<!-- table: twos -->\n\nText.\n").endswith(" |\n\nText.\n")
 
 
 @pytest.mark.parametrize("name", results.TABLES)
 def test_tables_are_whole(name):
-    lines = results.insert(f"<!-- table: {name} -->").splitlines()
+    lines = results.TABLES[name]().splitlines()
     assert len(lines) > 2 and len({line.count(" | ") for line in lines}) == 1
 
 
@@ -106,12 +114,11 @@ def test_tables_compute_what_they_say():
     assert len({*by_method[plots.BASELINE]}) == 1  # noise does not change the features
 
 
-def test_new_times_are_taken_into_the_stored_ones_and_into_readme(tmp_path, monkeypatch):
-    """A row that a table asks for is added; README shows the fastest rival by its name."""
-    copy, readme = tmp_path / "cpu.json", tmp_path / "README.md"
+def test_new_times_are_taken_into_the_stored_ones(tmp_path, monkeypatch):
+    """A row that a table asks for is added; README's table shows the fastest rival by its name."""
+    copy = tmp_path / "cpu.json"
     copy.write_text(bench_tables.CPU.read_text())
     monkeypatch.setattr(bench_tables, "CPU", copy)
-    monkeypatch.setattr(bench_tables, "README", readme)
     bench_tables.cpu.cache_clear()
 
     def timed(group, contender, median):
@@ -119,8 +126,7 @@ def test_new_times_are_taken_into_the_stored_ones_and_into_readme(tmp_path, monk
         return {"group": group, "extra_info": info, "stats": {"median": median}}
 
     group = "normalized-softmax, B=9 C=9 D=9"
-    monkeypatch.setitem(bench_tables.STEPS, bench_tables.README_STEPS[1], (group, "normalized-softmax"))
-    readme.write_text(f"before\n\n{bench_tables.of_readme()}\n\nafter\n")
+    monkeypatch.setitem(bench_tables.STEPS, "softmax, 10⁵ classes", (group, "normalized-softmax"))
     memory = {
         "group": "memory, B=256 C=1e6 D=128",
         "extra_info": {"contender": "robustdml/proxy-anchor", "beyond_mb": 7.0},
@@ -141,14 +147,13 @@ def test_new_times_are_taken_into_the_stored_ones_and_into_readme(tmp_path, monk
     before = copy.read_text().splitlines()
     try:
         bench_tables.main(str(tmp_path / "bench.json"))
+        assert "| softmax, 10⁵ classes | 2 s | 4.00 | 8 s | PyTorch, 4 s | **2.0×** |" in bench_tables.steps()
     finally:
         bench_tables.cpu.cache_clear()
     after = copy.read_text().splitlines()
     changed = [line for line in after if line.rstrip(",") not in {old.rstrip(",") for old in before}]
     assert len(after) == len(before) + 3 and len(changed) == 5
     assert '"median_s": 2, "floor_s": 0.5, "commit": "0123456789"' in changed[0] and '"beyond_mb": 7.0' in changed[4]
-    row = "| softmax, 10⁵ classes | 2 s | 4.00 | PyTorch, 4 s | **2.0×** |"
-    assert row in readme.read_text() and readme.read_text().endswith("\n\nafter\n")
 
 
 def test_links_between_files_become_links_between_pages():

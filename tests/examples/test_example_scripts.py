@@ -36,18 +36,9 @@ def test_example(name, tmp_path):
     assert all(float(value) > 0.8 for value in found), done.stdout
 
 
-def test_chunks_of_the_network_have_the_gradients_of_the_whole_batch():
-    """With dropout, in float32 and under autocast."""
-    script = str(ROOT / "examples" / "grad_cache.py")
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("gradients differ by") == 2, done.stdout
-
-
 def test_every_example_is_tried():
     assert {path.name for path in (ROOT / "examples").glob("*.py")} == {
         *EXAMPLES,
         "digits.py",
         "faiss_index.py",
-        "grad_cache.py",
     }

@@ -37,6 +37,24 @@ def test_float64_matches_reference(name, backend):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_sum_is_that_of_the_losses(name, backend):
+    """For Proxy-Anchor losses, whose terms are divided already, also their mean."""
+    found = []
+    for reduction in ("sum", "none", "mean"):
+        case = make_case(name, 17, 33, 7, weighted=True, reduction=reduction, backend=backend)
+        loss = case.ours()
+        if name == "soft-triple" and reduction == "none":
+            loss = loss.sum() + case.module.regularizer()
+        total = loss.sum()
+        found.append((loss.dim(), total, torch.autograd.grad(total, case.embeddings)[0]))
+    assert found[0][0] == 0
+    assert_close(found[0][1], found[1][1])
+    assert_close(found[0][2], found[1][2])
+    if name in ANCHOR_NAMES:
+        assert_close(found[0][1], found[2][1])
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_float32_is_as_good_as_the_reference_in_float32(name, backend):
     B, C = (70, 900 if name in ANCHOR_NAMES else 300) if name in MATRIX_NAMES else (130, 30)
     options = {"m": 900} if name in BANK_NAMES else {}

@@ -121,7 +121,7 @@ def test_confidences(confidences, error, message):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: losses.ProxyAnchorLoss(3, 3, reduction="sum"), "reduction='sum': expected one of mean, none"),
+        (lambda: losses.ProxyAnchorLoss(3, 3, reduction="total"), "reduction='total': expected one of mean, sum, none"),
         (lambda: losses.SmoothProxyAnchorLoss(3, 3, threshold=1.0), r"threshold must lie in \(0, 1\)"),
         (lambda: losses.AdaptiveProxyAnchorLoss(3, 3, margin=0), "margin must be positive"),
         (lambda: losses.AdaptiveProxyAnchorLoss(3, 3, negative_margin="class"), "expected one of sample, proxy"),
@@ -130,8 +130,8 @@ def test_confidences(confidences, error, message):
             lambda: losses.ContrastiveLoss(distance="manhattan"),
             "='manhattan': expected one of euclidean, cosine, squared",
         ),
-        (lambda: losses.BSPMLLoss(reduction="sum"), "reduction='sum'"),
-        (lambda: losses.SuperLoss(reduction="sum"), "reduction='sum'"),
+        (lambda: losses.BSPMLLoss(reduction="total"), "reduction='total'"),
+        (lambda: losses.SuperLoss(reduction="total"), "reduction='total'"),
         (lambda: losses.MemoryContrastiveLoss(variant="code"), "variant='code': expected one of paper, xbm, authors"),
     ],
 )

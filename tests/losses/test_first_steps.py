@@ -18,7 +18,7 @@ from robustdml_ops.losses import (
     SoftTripleLoss,
     first_steps,
 )
-from robustdml_ops.optim import ProxyAdamW
+from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW
 from robustdml_ops.robust import PRISM
 
 C, D = 40, 16
@@ -99,6 +99,45 @@ def test_a_loss_that_stays_names_its_cause(kind, rate, cause):
     assert len(told) == 1
     assert f"after {last} steps the loss of {type(loss_function).__name__} is" in told[0]
     assert re.search(cause, told[0])
+
+
+MANY = {
+    "proxy-anchor": partial(ProxyAnchorLoss, negative_share=0.01),
+    "arcface": partial(ArcFaceLoss, scale=16, margin=5, negative_share=0.01),
+    "soft-triple": partial(SoftTripleLoss, centers_per_class=2, negative_share=0.01),
+}
+
+
+def train_many(loss_function, classes, number=first_steps.EARLY + 1):
+    """Steps on clusters of so many classes that most are never met again; what was warned."""
+    optimizer = ProxyAdagrad(loss_function, lr=0.05)
+    generator = torch.Generator().manual_seed(7)
+    means = torch.randn(classes, D, generator=generator)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(number):
+            labels = torch.randint(classes, (24,), generator=generator)
+            X = means[labels] + 0.1 * torch.randn(24, D, generator=generator)
+            loss_function(X.requires_grad_(), labels).backward()
+            optimizer.step()
+    return [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_random_proxies_of_very_many_classes_are_told_early(name):
+    told = train_many(MANY[name](100_000, D), 100_000)
+    assert len(told) == 1
+    assert re.search(r"after 220 steps of \w+ samples are nearer .* in 5\d % of cases.*start_class_matrix", told[0])
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_many_classes_that_are_learnt_are_not(name):
+    assert train_many(MANY[name](50, D), 50) == []
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_proxies_that_begin_as_embeddings_are_not(name):
+    assert train_many(MANY[name](100_000, D, first_embeddings=1), 100_000) == []
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,11 @@ KINDS = {
     "Proxy-NCA": losses.ProxyNCALoss,
     "Proxy-NCA, without the positive": partial(losses.ProxyNCALoss, include_positive=False),
     "CosFace": partial(losses.CosFaceLoss, scale=32.0),
+    "ArcFace": losses.ArcFaceLoss,
+    "ArcFace, a large margin": partial(losses.ArcFaceLoss, margin=120.0, scale=10.0),
+    "ArcFace, margins of classes": lambda C, D, **backend: losses.ArcFaceLoss(C, D, 80 * torch.rand(C), **backend),
+    "AdaFace": partial(losses.AdaFaceLoss, scale=32.0),
+    "AdaFace, a large margin": partial(losses.AdaFaceLoss, scale=10.0, margin=1.4, concentration=100.0),
 }
 WEIGHTS = {
     "none": lambda: None,
@@ -95,6 +100,36 @@ def test_as_exact_as_the_general_way(kind, weights, monkeypatch):
 
 
 @pytest.mark.usefixtures("chunks")
+@pytest.mark.parametrize("kind", ["CosFace", "ArcFace", "ArcFace, margins of classes"])
+def test_margins_of_samples(kind):
+    margins, found = torch.rand(B) * (1.0 if kind == "CosFace" else 60.0), []
+    for backend, dtype, device in (("triton", torch.float32, DEVICE), ("eager", F64, "cpu")):
+        loss_function, X, y, _ = inputs(kind, backend, dtype, device=device)
+        loss = loss_function(X, y, margins=margins.to(device))
+        found.append([loss.detach(), *torch.autograd.grad(loss, (X, loss_function.W))])
+        if backend == "triton":
+            assert isinstance(the_plan(loss_function), GpuPlan)
+    for ours, exact in zip(*found, strict=True):
+        assert error(ours, exact) < 5e-6
+
+
+@pytest.mark.parametrize("near", [-1.0, 1.0])
+@pytest.mark.parametrize("kind", ["ArcFace", "AdaFace"])
+def test_samples_in_line_with_their_class(kind, near):
+    """Cosines of ±1, where the angle has no derivative."""
+    found = []
+    for backend in ("triton", "eager"):
+        loss_function, *_ = inputs(kind, backend)
+        X = torch.eye(D, device=DEVICE).requires_grad_()
+        loss_function.W.data[:, :D] = near * torch.eye(D, device=DEVICE)
+        loss = loss_function(X, torch.arange(D, device=DEVICE))
+        found.append([loss.detach(), *torch.autograd.grad(loss, (X, loss_function.W))])
+    for ours, general in zip(*found, strict=True):
+        assert ours.isfinite().all()
+        torch.testing.assert_close(ours, general, rtol=2e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("chunks")
 def test_proxy_anchor_in_float64():
     exact = step(*inputs("Proxy-Anchor", "eager", F64, "float", device="cpu"))
     given = inputs("Proxy-Anchor", dtype=F64, weights="float")
@@ -135,7 +170,9 @@ def test_one_gradient_alone(kind, wanted):
         assert torch.equal(gradient, other) if want else gradient is None
 
 
-@pytest.mark.parametrize("kind", ["Proxy-Anchor", "softmax", "Proxy-NCA, without the positive"])
+@pytest.mark.parametrize(
+    "kind", ["Proxy-Anchor", "softmax", "ArcFace, margins of classes", "Proxy-NCA, without the positive"]
+)
 def test_a_second_backward_and_second_derivatives(kind):
     found = []
     for backend, dtype, device in (("triton", torch.float32, DEVICE), ("eager", F64, "cpu")):
@@ -150,7 +187,7 @@ def test_a_second_backward_and_second_derivatives(kind):
         assert error(ours.detach(), exact.detach()) < 2e-5
 
 
-@pytest.mark.parametrize("kind", ["Proxy-Anchor", "softmax"])
+@pytest.mark.parametrize("kind", ["Proxy-Anchor", "softmax", "ArcFace", "AdaFace"])
 @pytest.mark.parametrize("where", ["embeddings", "proxies"])
 def test_nan_reaches_the_loss(kind, where):
     loss_function, X, y, _ = inputs(kind)

@@ -1,5 +1,8 @@
 """Margins of classes, of samples, and of a module, in the losses with a margin on the label's logit."""
 
+import math
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -106,10 +109,22 @@ def test_wrong_margins():
         loss_function(X, labels, margins=torch.full((B,), float("inf"), dtype=torch.float64))
     with pytest.raises(TypeError, match="ProxyAnchorLoss has no argument 'margins'"):
         ProxyAnchorLoss(C, D)(X.float(), labels, margins=torch.zeros(B))
-    with pytest.raises(ValueError, match="margins: AdaFaceLoss makes them"):
+    with pytest.raises(TypeError, match="AdaFaceLoss has no argument 'margins'"):
         AdaFaceLoss(C, D)(X, labels, margins=torch.zeros(B))
     with pytest.raises(ValueError, match="momentum must be at most 1, got 2"):
         AdaFaceLoss(C, D, momentum=2)
+
+
+@pytest.mark.parametrize("kind", [ArcFaceLoss, SubCenterArcFaceLoss])
+def test_one_warning_of_a_margin_in_radians(kind):
+    with pytest.warns(UserWarning, match=r"margin=0.5 is in degrees here.* take 28.6") as warned:
+        loss_function = kind(C, D, margin=0.5)
+    assert len(warned) == 1
+    assert loss_function.margin == math.radians(0.5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for margin in (0.0, 1, 28.6, torch.full((C,), 0.5)):
+            kind(C, D, margin=margin)
 
 
 def test_running_lengths_of_two_byte_classes_are_followed():

@@ -118,6 +118,17 @@ def test_changes_between_two_calls(change):
     torch.testing.assert_close(step(used, X, y), step(fresh, X, y), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("change", [set_attribute, widen, set_data, freeze, evaluate, take_eager])
+def test_changes_of_a_loss_with_learnt_margins(change):
+    kind, (X, y) = losses.AdaptiveProxyAnchorLoss, batch()
+    used, fresh = new_loss(kind), new_loss(kind)
+    step(used, X, y)
+    for loss_function in (used, fresh):
+        change(loss_function)
+        loss_function.margins.data += 0.1
+    torch.testing.assert_close(step(used, X, y), step(fresh, X, y), rtol=0, atol=0)
+
+
 def test_a_changed_reduction():
     used, (X, y) = new_loss(), batch()
     step(used, X, y)

@@ -4,8 +4,9 @@ import copy
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from robustdml_ops.losses import ArcFaceLoss, ProxyAnchorLoss, load_class_matrix
+from robustdml_ops.losses import ArcFaceLoss, ProxyAnchorLoss, SubCenterArcFaceLoss, load_class_matrix
 from robustdml_ops.optim import ProxyAdagrad, ProxyAdamW, ProxySGD, grow_classes
 
 C, D = 300, 16
@@ -72,3 +73,27 @@ def test_they_are_loaded_drawn_and_grow(kind, backend):
     assert {parameter.dtype, *(optimizer.state[parameter][name].dtype for name in optimizer.moment_names)} == {HALF}
     loss(torch.randn(4, D), torch.arange(4)).backward()
     optimizer.step()
+
+
+class Largest(TorchDispatchMode):
+    """Bytes of the largest result of an operation."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        found = function(*args, **(kwargs or {}))
+        for one in found if isinstance(found, tuple | list) else (found,):
+            if isinstance(one, torch.Tensor):
+                self.bytes = max(self.bytes, one.numel() * one.element_size())
+        return found
+
+
+@pytest.mark.parametrize("kind", [ProxyAnchorLoss, ArcFaceLoss, SubCenterArcFaceLoss])
+def test_proxies_are_made_in_their_type(kind):
+    with Largest() as largest:
+        loss = kind(500, 16, dtype=torch.bfloat16)
+    matrix = next(loss.parameters())
+    assert matrix.dtype == torch.bfloat16 and matrix.float().std() > 0
+    assert largest.bytes == 2 * matrix.numel()
+    with pytest.raises(ValueError, match=r"dtype=torch\.float16: proxies are"):
+        kind(500, 16, dtype=torch.float16)

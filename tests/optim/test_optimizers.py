@@ -3,6 +3,7 @@
 import copy
 import itertools
 import json
+import math
 import sys
 import warnings
 
@@ -81,6 +82,7 @@ def test_steps_are_those_of_torch(small_chunks, name, backend, rule, torch_rule,
     close(*others)
 
 
+@pytest.mark.parametrize("radians", [False, True])
 @pytest.mark.parametrize(
     ("name", "weight_decay", "drawn"),
     [
@@ -88,10 +90,11 @@ def test_steps_are_those_of_torch(small_chunks, name, backend, rule, torch_rule,
         *((name, 0.0, DRAWN) for name in ("proxy-anchor", "soft-triple")),
     ],
 )
-def test_adagrad_is_the_published_one(small_chunks, name, backend, weight_decay, drawn):
+def test_adagrad_is_the_published_one(small_chunks, name, backend, weight_decay, drawn, radians):
     """And without weight decay a gradient of 0, of rows that were not drawn, is no step."""
     ours, theirs, P, Q = pair(name, backend, **drawn)
-    optimizer = ProxyAdagrad(ours, lr=0.1, eps=1e-3, weight_decay=weight_decay, initial_accumulator_value=0.01)
+    settings = {"lr": 0.1, "eps": 1e-3, "weight_decay": weight_decay, "radians": radians}
+    optimizer = ProxyAdagrad(ours, initial_accumulator_value=0.01, **settings)
     rows = theirs._class_matrix().detach().clone()
     total = torch.full((len(rows),), 0.01, dtype=torch.float64)
     for _ in range(3):
@@ -99,7 +102,7 @@ def test_adagrad_is_the_published_one(small_chunks, name, backend, weight_decay,
         Q.grad = None
         theirs(X, labels).backward()
         G = Q.grad if Q.shape == rows.shape else Q.grad.t()
-        rows, total = row_wise_adagrad(rows, total, G, lr=0.1, eps=1e-3, weight_decay=weight_decay)
+        rows, total = row_wise_adagrad(rows, total, G, **settings)
         ours(X, labels).backward()
         optimizer.step()
         close(ours._class_matrix(), rows)
@@ -353,3 +356,29 @@ def test_memory_beyond_proxies_and_moments_does_not_grow_with_the_classes():
     run = run_python("-m", "bench.optimizer_steps", "256", "200000", "64", OMP_NUM_THREADS="1")
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout)["beyond_mb"] < 32
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("length", [1e-2, 1.0, 30.0])
+def test_radians_are_the_angle_of_the_first_step(name, length, backend):
+    """Whatever the length of the rows, which other rates depend on."""
+    loss = pair(name, backend)[0]
+    with torch.no_grad():
+        loss._class_matrix().copy_(length * torch.nn.functional.normalize(loss._class_matrix(), dim=1))
+    before = loss._class_matrix().detach().clone()
+    optimizer = ProxyAdagrad(loss, lr=0.05, radians=True)
+    loss(*batch()).backward()
+    optimizer.step()
+    moved = (before != loss._class_matrix()).any(1)
+    angles = torch.cosine_similarity(before, loss._class_matrix().detach()).clamp(max=1).acos()[moved]
+    assert len(angles)
+    close(angles, torch.full_like(angles, math.atan(0.05)), 2e-3)  # ε
+
+
+def test_a_state_from_before_radians_is_read():
+    loss, other, _, _ = pair()
+    state = ProxyAdagrad(loss, lr=0.05).state_dict()
+    del state["param_groups"][0]["radians"]
+    optimizer = ProxyAdagrad(other, lr=0.05, radians=True)
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["radians"] is False

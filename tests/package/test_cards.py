@@ -15,7 +15,7 @@ from robustdml_ops.engine.rows import backends as rows
 from robustdml_ops.engine.similarity_chunks import MB, cache_rows, chunk_rows
 from robustdml_ops.ops.anchor import backends as anchor
 from robustdml_ops.ops.classes import backends as classes
-from robustdml_ops.ops.pairs import triton as pairs
+from robustdml_ops.ops.pairs import compiled_backends as pairs
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16

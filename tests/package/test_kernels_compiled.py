@@ -236,6 +236,10 @@ CALLS = {
     "classes, softmax, by columns": classes(F32, pooling="softmax", columns=True, **of_classes()),
     "classes, fp32": classes(F32, products="highest", **of_classes()),
     "classes, softmax, fp32": classes(F32, pooling="softmax", products="highest", **of_classes()),
+    **{
+        f"classes, {pooling}, a weighted sum": classes(BF16, pooling=pooling, scale=16.0, logit_weights=zeros(512))
+        for pooling in ("none", "max", "softmax")
+    },
     "terms, bf16": classes(BF16, 512, exclude_target=True),
     "terms, autocast": classes(None),
     "terms, bf16, odd sizes": classes(BF16, 201, 99),
@@ -247,6 +251,9 @@ CALLS = {
     "step of softmax, bf16": step(losses.NormalizedSoftmaxLoss, BF16),
     "step of softmax, autocast": step(losses.NormalizedSoftmaxLoss, None, 512, weighted=True),
     "step of softmax, autocast, odd": step(losses.CosFaceLoss, None, 99, 99, 501),
+    "step of ArcFace, bf16": step(losses.ArcFaceLoss, BF16),
+    "step of ArcFace, margins of classes": step(losses.ArcFaceLoss, None, 99, 99, 501, margin=torch.rand(501)),
+    "step of AdaFace, autocast": step(losses.AdaFaceLoss, None, 512, weighted=True),
     "step of Proxy-NCA, fp32": step(losses.ProxyNCALoss, F32, include_positive=False, products="highest"),
     "pairs of a bank": weighted(65_536),
     "pairs of a bank, shifted": weighted(65_536, alpha=1000.0),

@@ -9,12 +9,13 @@ import torch
 
 from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.ops import pair_hinge
-from robustdml_ops.ops.pairs.problem import (
+from robustdml_ops.ops.pairs.backends import (
     Arithmetic,
+    ContrastOptions,
     DistanceLimits,
-    PairContrastProblem,
-    PairHingeProblem,
-    PairLSEProblem,
+    HingeOptions,
+    LSEOptions,
+    PairProblem,
     PairSets,
 )
 from robustdml_ops.ops.pairs.sweep import BACKENDS, pair_sweep
@@ -25,25 +26,33 @@ FIELDS = ("positive", "negative", "counts", "danchors", "dcandidates", "dcoeffic
 
 def problems(sets, dtype, m, device="cpu"):
     weights = torch.linspace(0, 1, m, dtype=dtype, device=device)
-    plain = PairLSEProblem(sets, 2.0, 50.0, 0.5, None, None)
-    hinge = PairHingeProblem(sets, 0.7, 0.1, 0.25, -0.5, False)
-    contrast = PairContrastProblem(sets, torch.tensor([9.0, 0.0], dtype=dtype, device=device), "outside")
-    columns = (weights + 12).masked_fill(weights < 0.2, torch.inf), weights
+
+    def lse(*numbers, **constants):
+        return PairProblem(LSEOptions(*numbers), sets, **constants)
+
+    def hinge(*numbers):
+        return PairProblem(HingeOptions(*numbers), sets)
+
+    def contrast(form, scale=9.0, bias=0.0, **columns):
+        coefficients = torch.tensor([scale, bias], dtype=dtype, device=device)
+        return PairProblem(ContrastOptions(form), sets, coefficients=coefficients, **columns)
+
+    columns = {"column_lse": (weights + 12).masked_fill(weights < 0.2, torch.inf), "column_upstream": weights}
     return {
-        "all": plain,
-        "with weights": replace(plain, candidate_weights=weights),
-        "mined": replace(plain, epsilon=0.1, candidate_weights=weights),
-        "mined with ties": replace(plain, beta=2.0, epsilon=0.5),
-        "shifted": replace(plain, beta=900.0),
-        "mined and shifted": replace(plain, alpha=2000.0, epsilon=0.07),
-        "cosine": hinge,
-        "euclidean": replace(hinge, positive_margin=-0.4, negative_margin=-1.4, euclidean=True),
-        "outside": contrast,
-        "inside": replace(contrast, form="inside"),
-        "each": replace(contrast, form="each"),
-        "sigmoid": replace(contrast, form="sigmoid", coefficients=contrast.coefficients.new_tensor([7.0, -2.0])),
-        "steep": replace(contrast, form="inside", coefficients=contrast.coefficients.new_tensor([900.0, 0.0])),
-        "both ways": replace(contrast, columns=columns),
+        "all": lse(2.0, 50.0, 0.5),
+        "with weights": lse(2.0, 50.0, 0.5, candidate_weights=weights),
+        "mined": lse(2.0, 50.0, 0.5, 0.1, candidate_weights=weights),
+        "mined with ties": lse(2.0, 2.0, 0.5, 0.5),
+        "shifted": lse(2.0, 900.0, 0.5),
+        "mined and shifted": lse(2000.0, 50.0, 0.5, 0.07),
+        "cosine": hinge(0.7, 0.1, 0.25, -0.5, False),
+        "euclidean": hinge(-0.4, -1.4, 0.25, -0.5, True),
+        "outside": contrast("outside"),
+        "inside": contrast("inside"),
+        "each": contrast("each"),
+        "sigmoid": contrast("sigmoid", 7.0, -2.0),
+        "steep": contrast("inside", 900.0),
+        "both ways": contrast("outside", **columns),
     }
 
 
@@ -113,7 +122,8 @@ def assert_near_rows_keep_their_distance(backend, shape, types, device):
     y, z = torch.arange(n) % 3, None if m is None else torch.arange(m) % 4
     X[n // 2 :] = X[0] if C is None else C[: n - n // 2]
     dtype = torch.float64 if torch.float64 in types else torch.float32
-    problem = PairHingeProblem(PairSets.of(y.to(device), z if z is None else z.to(device)), 0.0, -3.0, 0.0, 0.0, True)
+    sets = PairSets.of(y.to(device), z if z is None else z.to(device))
+    problem = PairProblem(HingeOptions(0.0, -3.0, 0.0, 0.0, True), sets)
     X, C = X.to(device), C if C is None else C.to(device)
     upstream = (torch.ones((), dtype=dtype, device=device),) * 2
     ours = pair_sweep(X, C, problem, upstream, Arithmetic(backend, dtype, dtype), (True, True))
@@ -145,10 +155,10 @@ def assert_means_are_sums_over_terms(backend, euclidean, dtype, device):
         X[:near] = X[32 - near :] + 1e-3 * X[16 : 16 + near]
         sets = PairSets.of(torch.arange(32, device=device) % 4, None)
         margins = (-0.2, -1.2, 0.0, 0.0, True) if euclidean else (0.9, 0.3, 0.0, 0.0, False)
-        means = PairHingeProblem(sets, *margins, average=True)
+        means, plain = (PairProblem(HingeOptions(*margins, average), sets) for average in (True, False))
         ones = (torch.ones((), dtype=dtype, device=device),) * 2
         ours = pair_sweep(X, None, means, ones, Arithmetic(backend, dtype, dtype), (True, False))
-        with_sums, exact = partial(pair_sweep, X.double(), None, replace(means, average=False)), torch.float64
+        with_sums, exact = partial(pair_sweep, X.double(), None, plain), torch.float64
         terms = with_sums(None, Arithmetic(EAGER, exact, exact)).terms
         truth = with_sums(tuple(1 / terms), Arithmetic(EAGER, exact, exact), (True, False)).divided(terms)
         for field in ("positive", "negative", "danchors"):
@@ -186,7 +196,7 @@ def assert_logistic_losses_near_0_keep_their_digits(backend, device):
         ("each", 24.0, 0.0),
     ):
         coefficients = torch.tensor([scale, bias], dtype=torch.float64, device=device)
-        exact = PairContrastProblem(sets, coefficients, form)
+        exact = PairProblem(ContrastOptions(form), sets, coefficients=coefficients)
         ours = pair_sweep(
             X, None, replace(exact, coefficients=coefficients.float()), None, Arithmetic(backend, *(torch.float32,) * 2)
         )
@@ -209,7 +219,7 @@ def assert_a_set_that_mining_empties_has_the_sum_0(backend, dtype, device):
     X = torch.randn(20, 5).to(device, dtype)
     sets = PairSets.of(torch.zeros(20).long().to(device), None)
     for alpha, beta in ((2000.0, 50.0), (2.0, 2000.0)):
-        problem = PairLSEProblem(sets, alpha, beta, 0.5, 0.1, None)
+        problem = PairProblem(LSEOptions(alpha, beta, 0.5, 0.1), sets)
         result = pair_sweep(
             X, None, problem, (torch.ones(20).to(X),) * 2, Arithmetic(backend, dtype, dtype), (True, False)
         )

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from robustdml_ops.losses import InfoNCELoss, SupConLoss
-from robustdml_ops.ops.pairs import native
+from robustdml_ops.ops.pairs import compiled_backends as native
 from robustdml_ops.ops.pairs import sweep as sweeps
 from robustdml_ops.ops.pairs.sweep import BACKENDS
 from tests.pairs.cases import FIELDS, assert_same_as_eager, sweep

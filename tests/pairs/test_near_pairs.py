@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
-from robustdml_ops.ops.pairs.problem import DistanceLimits
+from robustdml_ops.ops.pairs.backends import DistanceLimits
 from tests.pairs.cases import assert_no_gradient_up_to_the_resolution
 
 # Σ d over all positives, Σ (3 − d) over all negatives, and how many d are above 0.

@@ -6,9 +6,11 @@ import torch
 from python_ref import cosine_similarity, informative_pairs
 from python_ref.multi_similarity import multi_similarity_terms
 from python_ref.pairs import pair_sets
+from robustdml_ops.engine.op_arguments import flatten
 from robustdml_ops.ops import ABSENT, pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
 from robustdml_ops.ops.pairs import pair_contrast
 from robustdml_ops.ops.pairs.autograd import pair_sweep_op
+from robustdml_ops.ops.pairs.backends import ContrastOptions, HingeOptions, LSEOptions, PairProblem, PairSets
 from tests.nightly import nightly_but
 from tests.storages import Storages
 
@@ -175,20 +177,22 @@ def test_settings_must_fit():
 def test_registered_op_keeps_the_contract_of_the_registry(bank):
     X, C = (matrix.detach() for matrix in matrices(6, 9))
     y, z = random_labels(6, 9)
-    others, sets = (C if bank else None), (y, z if bank else None)
+    others, sets = (C if bank else None), PairSets.of(y, z if bank else None)
     weights, scale = torch.rand(9 if bank else 6, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64)
     by_anchor = torch.rand(6, dtype=torch.float64)
-    hinges = [(*sets, None, "hinge", [0.9, 0.1, 0.0, 0.0, 0.0, average]) for average in (0.0, 1.0)]
-    for settings in ((*sets, weights, "lse", [2.0, 9.0, 0.5, 0.1]), *hinges):
+    hinges = [PairProblem(HingeOptions(0.9, 0.1, 0.0, 0.0, False, average), sets) for average in (False, True)]
+    for problem in (PairProblem(LSEOptions(2.0, 9.0, 0.5, 0.1), sets, weights), *hinges):
         for scales, want in (
             ((scale, scale), [True, bank]),
             ((by_anchor, scale), [False, bank]),
             ((None, None), [False, False]),
         ):
-            torch.library.opcheck(pair_sweep_op, (X, others, *scales, None, *settings, "auto", torch.float64, want))
+            settings = (None, "auto", torch.float64, want, *flatten(problem))
+            torch.library.opcheck(pair_sweep_op, (X, others, *scales, *settings))
     coefficients = torch.tensor([9.0, 0.5], dtype=torch.float64)
     for scales, want in (((by_anchor, scale), [True, bank, True]), ((None, None), [False, False, False])):
-        settings = (coefficients, *sets, None, "inside", [], "auto", torch.float64, want)
+        constants = flatten(PairProblem(ContrastOptions("inside"), sets))
+        settings = (coefficients, "auto", torch.float64, want, *constants)
         torch.library.opcheck(pair_sweep_op, (X, others, *scales, *settings))
 
 

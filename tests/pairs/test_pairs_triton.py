@@ -5,9 +5,8 @@ import torch
 
 from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops import pair_hinge
-from robustdml_ops.ops.pairs import hinge_kernel
-from robustdml_ops.ops.pairs import triton as triton_pairs
-from robustdml_ops.ops.pairs.problem import PairSets, PairSums
+from robustdml_ops.ops.pairs import compiled_backends, loss_kernels
+from robustdml_ops.ops.pairs.backends import PairSets, PairSums
 from robustdml_ops.ops.pairs.sweep import BACKENDS
 from tests.nightly import nightly_but
 from tests.pairs import cases
@@ -31,9 +30,9 @@ def test_same_as_eager(shape, dtype):
 @pytest.mark.parametrize("name", nightly_but(["mined", "euclidean"], cases.PROBLEMS))
 def test_rows_in_parts_same_as_eager(name, monkeypatch):
     """A program takes one row, or some of its candidates; three parts, of which the last one is short."""
-    monkeypatch.setattr(triton_pairs, "epilogue_launch", lambda *_: SMALL_BLOCKS)
-    monkeypatch.setattr(triton_pairs, "_PROGRAMS", 6)
-    assert triton_pairs.parts_of(2, 360, 32) == (3, 128)
+    monkeypatch.setattr(compiled_backends, "epilogue_launch", lambda *_: SMALL_BLOCKS)
+    monkeypatch.setattr(compiled_backends, "_PROGRAMS", 6)
+    assert compiled_backends.parts_of(2, 360, 32) == (3, 128)
     cases.assert_same_as_eager(TRITON, name, (2, 360, 3), torch.float32, DEVICE)
     if name == "mined" and DEVICE.type == "cuda":
         cases.assert_same_bits_twice(TRITON, name, (2, 360, 3), DEVICE)
@@ -45,7 +44,7 @@ def test_rows_in_parts_same_as_eager(name, monkeypatch):
 )
 def test_near_rows_keep_their_distance(shape, given, monkeypatch):
     # Several blocks and a rest; every near pair is made of its rows one after the other, slowly in the interpreter.
-    monkeypatch.setattr(triton_pairs, "epilogue_launch", lambda *_: SMALL_BLOCKS)
+    monkeypatch.setattr(compiled_backends, "epilogue_launch", lambda *_: SMALL_BLOCKS)
     cases.assert_near_rows_keep_their_distance(TRITON, shape, (given, given), DEVICE)
 
 
@@ -53,13 +52,13 @@ def test_near_rows_keep_their_distance(shape, given, monkeypatch):
 @pytest.mark.parametrize("equal", [3, 24])
 def test_of_few_near_pairs_each_is_made_alone_and_of_many_all_at_once(equal, monkeypatch):
     """A collapsed batch would take a search and a pass over two rows for each of its pairs."""
-    made, near_distances = [], hinge_kernel.near_distances
+    made, near_distances = [], loss_kernels.near_distances
 
     def noted(*arguments):
         made.append(arguments[3])
         return near_distances(*arguments)
 
-    monkeypatch.setattr(hinge_kernel, "near_distances", noted)
+    monkeypatch.setattr(loss_kernels, "near_distances", noted)
     X = torch.randn(24, 5)
     X[:equal] = X[0]
     found = pair_hinge(

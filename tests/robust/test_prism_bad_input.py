@@ -147,6 +147,7 @@ def test_keep_of_another_kind(keep):
         (None, ValueError, "proxies are missing"),
         ([1.0], TypeError, "proxies must be a torch.Tensor, not list"),
         (torch.randn(C, D + 1), ValueError, r"proxies must be floating point of shape \(5, 3\) or \(5, H, 3\)"),
+        (torch.randn(D, C), ValueError, r"got \(3, 5\) of torch.float32: give its transpose, .T"),
         (torch.randn(C + 1, 2, D), ValueError, "proxies must be floating point"),
         (torch.ones(C, D, dtype=torch.int64), ValueError, "proxies must be floating point"),
         (torch.randn(C, D, device="meta"), ValueError, "must be on one device"),

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robustdml.arrays import Ints, Labels, Rows, blocks
+from robustdml.arrays import Ints, Labels, Rows
 from robustdml.data.dataset import Samples
-from robustdml.data.image_files import Inputs
+from robustdml.data.image_files import ImageFiles, small_grey
 from robustdml.networks.models import unit_length
 from robustdml.progress import OnProgress, silent
 from robustdml.tables import write_csv
@@ -31,7 +31,8 @@ def find_copies(samples: Samples, on_progress: OnProgress = silent) -> Ints:
     leader = _same_bytes(samples, on_progress)
     if samples.is_images and 2 <= len(samples) <= MOST_COMPARED:
         on_progress("comparing images", 0, 0)
-        _join_pictures(leader, small_images(samples.inputs, np.arange(len(samples))))
+        small = torch.from_numpy(small_grey(samples.inputs)).float()
+        _join_pictures(leader, unit_length(small - small.mean(1, keepdim=True)))
     _, group, sizes = np.unique(leader, return_inverse=True, return_counts=True)
     numbers = np.full(len(sizes), -1, dtype=np.int64)
     numbers[sizes > 1] = np.arange(int((sizes > 1).sum()))
@@ -42,17 +43,14 @@ def _same_bytes(samples: Samples, on_progress: OnProgress) -> Ints:
     """The first sample with the same bytes, of each sample, (N,)."""
     first: dict[bytes, int] = {}
     leader = np.empty(len(samples), dtype=np.int64)
+    inputs = samples.inputs
+    if isinstance(inputs, ImageFiles):
+        _, firsts, which = np.unique(inputs.contents, return_index=True, return_inverse=True)
+        return firsts[which]
     for row in range(len(samples)):
         if row % 1024 == 0:
             on_progress("looking for copies", row, len(samples))
-        if samples.files:
-            digest = hashlib.blake2b()
-            with samples.files[row].open("rb") as file:
-                while part := file.read(1 << 20):
-                    digest.update(part)
-            key = digest.digest()
-        else:
-            key = hashlib.blake2b(np.ascontiguousarray(samples.inputs[row]).tobytes()).digest()
+        key = hashlib.blake2b(np.ascontiguousarray(inputs[row]).tobytes()).digest()
         leader[row] = first.setdefault(key, row)
     return leader
 
@@ -72,16 +70,6 @@ def _root(leader: Ints, row: int) -> int:
     while leader[row] != row:
         row = int(leader[row])
     return row
-
-
-def small_images(images: Inputs, rows: Ints) -> Tensor:
-    """Small grey images of some rows without their mean, of length 1, (n, SIDE²)."""
-    out = torch.empty(len(rows), SIDE * SIDE)
-    for block in blocks(len(rows), 256):
-        grey = torch.from_numpy(np.asarray(images[rows[block]])).float().mean(1)
-        small = torch.nn.functional.adaptive_avg_pool2d(grey, SIDE).flatten(1)
-        out[block] = unit_length(small - small.mean(1, keepdim=True))
-    return out
 
 
 def write_copies(path: Path, samples: Samples, copies: Ints) -> None:

@@ -264,15 +264,21 @@ element("option", filter, "all classes").value = "";
 const given = new Set(data.suspects.map(row => data.samples[row].label));
 given.forEach(name => element("option", filter, name).value = name);
 const order = element("select", bar);
-for (const [name, text] of Object.entries({ class: "class by class", worst: "worst first", spread: "spread over the classes" }))
+const orders = { class: "class by class", worst: "worst first", pair: "by label and proposal", spread: "spread over the classes" };
+for (const [name, text] of Object.entries(orders))
   element("option", order, text).value = name;
 // How many of its class come before a suspect: within a class the worst comes first.
-const before = new Map(), met = {};
+const before = new Map(), met = {}, ofPair = new Map();
+const pair = row => data.samples[row].label + "\0" + data.samples[row].proposed;
+for (const row of data.suspects) ofPair.set(pair(row), (ofPair.get(pair(row)) || 0) + 1);
 for (const row of data.suspects) before.set(row, met["c" + data.samples[row].label] = (met["c" + data.samples[row].label] || 0) + 1);
 function arrange() {
   rows = data.suspects.filter(row => !filter.value || data.samples[row].label === filter.value);
   const rank = row => data.samples[row].rank;
   if (order.value === "worst") rows.sort((one, two) => rank(one) - rank(two));
+  // The pair with most suspects first.
+  const pairs = (one, two) => ofPair.get(two) - ofPair.get(one) || (one > two) - (one < two);
+  if (order.value === "pair") rows.sort((one, two) => pairs(pair(one), pair(two)) || rank(one) - rank(two));
   if (order.value === "spread") rows.sort((one, two) => before.get(one) - before.get(two) || rank(one) - rank(two));
   at = 0; past.length = 0; draw(); filter.blur(); order.blur();
 }

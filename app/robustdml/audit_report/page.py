@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from robustdml.arrays import Array, Singles
 from robustdml.audit import LabelAuditor
@@ -20,9 +19,10 @@ from robustdml.audit_report.findings import COPY, Decisions, Finding, estimated_
 from robustdml.audit_report.outlook import outlook
 from robustdml.audit_report.questions import Section, best_first
 from robustdml.data.dataset import Samples
-from robustdml.data.images import MODES, to_square
+from robustdml.data.image_files import shown
 from robustdml.networks.models import unit_rows
 from robustdml.progress import OnProgress
+from robustdml.reports.embedding_map import embedding_map
 from robustdml.reports.html import filled, left_out_line, page, picture, table
 from robustdml_ops.ops import nearest
 
@@ -72,7 +72,7 @@ def render_page(
     # No end of the script may be in it, whatever classes and files are called.
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     scripts = f'<script type="application/json" id="data">{text}</script><script>{script}</script>'
-    body = _overview(samples, findings, auditor, untouched, len(suspects)) + scripts
+    body = _overview(samples, findings, auditor, (features, untouched), len(suspects)) + scripts
     return page(f"Labels of {samples.source}", body, Path(__file__).with_name("page.css"), script)
 
 
@@ -85,9 +85,14 @@ def _most_similar(features: Singles, rows: list[int]) -> dict[int, list[int]]:
     return {row: [one for one in like if one != row][:NEAR] for row, like in zip(rows, found, strict=True)}
 
 
+def _doubted(findings: list[Finding]) -> list[int]:
+    """Rows whose label is not called right."""
+    return [row for row, one in enumerate(findings) if one.verdict != RIGHT]
+
+
 def _suspects(findings: list[Finding], small: set[str]) -> list[int]:
     """Rows whose label is not called right: the class with most of them first, within a class the worst first."""
-    doubted = [(row, one) for row, one in enumerate(findings) if one.verdict != RIGHT]
+    doubted = [(row, findings[row]) for row in _doubted(findings)]
     doubted = [(row, one) for row, one in doubted if one.label not in small or one.proposed != one.label]
     doubted = sorted(doubted, key=lambda pair: pair[1].rank)[:MOST_SUSPECTS]
     of_class = Counter(one.label for _, one in doubted)
@@ -116,22 +121,25 @@ def _pictures(samples: Samples, rows: list[int], on_progress: OnProgress) -> dic
     out: dict[int, dict[str, str]] = {}
     if not samples.is_images:
         return out
-    side = int(np.clip((MOST_PIXELS / max(len(rows), 1)) ** 0.5, SMALLEST, min(LARGEST, max(samples.inputs.shape[2:]))))
-    for done, row in enumerate(rows):
+    side = int(np.clip((MOST_PIXELS / max(len(rows), 1)) ** 0.5, SMALLEST, LARGEST))
+    for done, (row, pixels) in enumerate(zip(rows, shown(samples.inputs, rows, side), strict=True)):
         on_progress("pictures", done, len(rows))
-        pixels = np.asarray(samples.inputs[row]).transpose(1, 2, 0)
-        image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels, MODES[pixels.shape[2]])
-        out[row] = {"picture": picture(to_square(image, side, pixels.shape[2]))}
+        out[row] = {"picture": "" if pixels is None else picture(pixels)}
     return out
 
 
-def _overview(samples: Samples, findings: list[Finding], auditor: LabelAuditor, untouched: Array, shown: int) -> str:
+def _overview(
+    samples: Samples, findings: list[Finding], auditor: LabelAuditor, seen_by: tuple[Singles, Array], shown: int
+) -> str:
+    """The figures above the suspects, by learnt features and by those before training."""
+    features, untouched = seen_by
     verdicts = Counter(one.verdict for one in findings)
     said = ", ".join(f"{count:,} {escape(verdict)}" for verdict, count in verdicts.most_common())
     pairs = Counter((one.label, one.proposed) for one in findings if one.label != one.proposed)
     confused = [(given, proposed, str(count)) for (given, proposed), count in pairs.most_common(MOST_CONFUSIONS)]
     small = [(samples.class_names[label],) for label in auditor.small_classes_]
-    tables = [_per_class(samples, findings, auditor), _table(*_most_spread(samples, untouched))]
+    drawn = embedding_map(features, samples.labels, samples.class_names, _doubted(findings))
+    tables = [drawn, _per_class(samples, findings, auditor), _table(*_most_spread(samples, untouched))]
     tables.append(_table("Which classes are confused", ("given", "proposed", "samples"), confused))
     if small:
         tables.append(_table(f"Classes of fewer than {FEWEST_SAMPLES} samples, not judged", ("class",), small))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from robustdml.data.dataset import Samples
+from robustdml.data.dataset import Samples, numbered
 from robustdml.data.features import read_part
 from robustdml.data.folders import listed_parts
 from robustdml.data.image_files import ImageFiles
@@ -48,13 +48,11 @@ def _of_files(path: Path, columns: Columns, on_progress: OnProgress) -> Samples:
     """A class folder of the same name in both parts is one class."""
     listed = listed_parts(path, columns, on_progress)
     labels = [label for images in listed.values() for label in images.labels_by_name()]
-    class_names, numbers = np.unique(labels, return_inverse=True)
     files = [file.absolute() for images in listed.values() for file in images.files]
     parts = tuple(part for part, images in listed.items() for _ in images.files)
     return Samples(
         ImageFiles(files),
-        numbers.astype(np.int64),
-        tuple(map(str, class_names)),
+        *numbered(labels),
         list(map(str, files)),
         source=str(path.absolute()),
         left_out=tuple(one for images in listed.values() for one in (*images.loose, *images.left_out)),

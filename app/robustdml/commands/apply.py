@@ -2,7 +2,6 @@
 
 import argparse
 import itertools
-import json
 import os
 import shutil
 from collections import Counter
@@ -14,7 +13,7 @@ from robustdml.audit_report.findings import Finding, clean_labels, read_decision
 from robustdml.audit_report.outlook import MUCH, expected_right, left_out
 from robustdml.audit_report.samples import read_samples
 from robustdml.cache import sole_use
-from robustdml.command_line import path
+from robustdml.command_line import add_json_argument, path, print_json
 from robustdml.commands.audit import STATE, digest_of
 from robustdml.config import CONFIDENCE, DROP, USES
 from robustdml.data.features import TEST, read_part, sample_names
@@ -48,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="decisions.csv, as audit.html downloads it",
     )
     parser.add_argument("--yes", action="store_true", help=f"leave out more than {MUCH:.0%}% of the samples")
-    parser.add_argument("--json", action="store_true", help="print the counts as JSON")
+    add_json_argument(parser)
     parser.add_argument("--copy", action="store_true", help="copy images into the folder rather than link them")
 
 
@@ -84,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         counts = {"samples": len(findings), "kept": len(kept), "relabelled": changed, "left out": len(gone)}
         told = {"left out, expected right": expected_right(undecided), "decisions": dict(+decided), "to": str(to)}
-        print(json.dumps(counts | told))
+        print_json(counts | told)
         return 0
     print(f"{to}: {len(kept):,} of {counted(len(findings), 'sample')}, {changed:,} of them under another label")
     if gone:

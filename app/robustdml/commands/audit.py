@@ -32,15 +32,17 @@ from robustdml.audit_report.page import render_page
 from robustdml.audit_report.questions import Section, ask
 from robustdml.audit_report.samples import outside_line, read_samples
 from robustdml.cache import LOCK, NAMES, sole_use, write_text
-from robustdml.command_line import path, say_left_out
-from robustdml.commands.columns import add_column_arguments, columns_of
+from robustdml.command_line import add_json_argument, path, print_json, say_left_out
+from robustdml.commands.reading import add_reading_arguments, columns_of
 from robustdml.config import TrainingConfig
+from robustdml.data.contents import seen
 from robustdml.data.dataset import Samples
 from robustdml.data.folders import with_images
-from robustdml.data.image_files import seen
+from robustdml.data.joined import FEATURES_TEXT, with_features
 from robustdml.data.load import expected_data
 from robustdml.errors import UsageError, counted, few, in_one_line
 from robustdml.networks.backbones.choice import check_installed, default_image_size
+from robustdml.networks.preparation import reading_for, resolve_device
 from robustdml.plain_files import read_json, write_npz
 from robustdml.progress import OnProgress, progress_bar
 
@@ -75,9 +77,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backbone-weights", default="", metavar="FILE", help="as in robustdml train")
     parser.add_argument("--finetune", action="store_true", help="train the backbone as well")
     parser.add_argument("--image-size", type=int, help="side in pixels that images are brought to")
-    add_column_arguments(parser)
+    add_reading_arguments(parser)
+    parser.add_argument("--features", default="", metavar="FILE", help=FEATURES_TEXT)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
-    parser.add_argument("--json", action="store_true", help="print what was found as JSON")
+    add_json_argument(parser)
 
 
 def way_on(arguments: argparse.Namespace) -> str:
@@ -96,13 +99,17 @@ def run(arguments: argparse.Namespace) -> int:
         on_progress("reading data", 0, 0)
         samples = read_samples(arguments.data, columns_of(arguments), on_progress)
         _check_classes(samples)
+        if arguments.features:
+            samples = with_features(samples, arguments.features, True)
+            _check_classes(samples)
         if (outside := outside_line(samples)) is not None:
             print(f"robustdml audit: {in_one_line(outside)}", file=sys.stderr)
         _take_up(out, samples, config, arguments)
         if samples.files:
             check_installed(config.backbone, config.backbone_weights)
             size = arguments.image_size or default_image_size(config.backbone)
-            samples = with_images(samples, size, True, on_progress)
+            reading = reading_for(config, size, resolve_device(arguments.device), on_progress)
+            samples = with_images(samples, reading, True, on_progress)
             _check_classes(samples)
         # A file that holds no decisions is refused before anything is trained.
         decisions = read_decisions(arguments.decisions, samples.names(), samples.labels_by_name())
@@ -130,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
         write_text(out / PAGE, render_page(samples, findings, auditor, *seen_by, sections, decisions, on_progress))
     say_left_out("audit", samples.left_out, samples.notes)
     if arguments.json:
-        print(json.dumps(_as_json(out, samples, findings, auditor, sections)))
+        print_json(_as_json(out, samples, findings, auditor, sections))
         return 0
     Console().print(_summary(samples, auditor, sections, checked))
     for line in outlook(findings):

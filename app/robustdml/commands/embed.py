@@ -9,8 +9,8 @@ import numpy as np
 
 from robustdml.arrays import Array
 from robustdml.cache import check_writable
-from robustdml.command_line import path, say_left_out
-from robustdml.commands.columns import add_column_arguments, columns_of
+from robustdml.command_line import add_json_argument, path, print_json, say_left_out
+from robustdml.commands.reading import add_reading_arguments, columns_of
 from robustdml.data.features import TEST, TRAIN
 from robustdml.errors import UsageError, expanded
 from robustdml.networks.preparation import resolve_device
@@ -33,7 +33,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 def add_embedding_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=BATCH_SIZE, help="samples at a time")
     parser.add_argument("--skip-broken", action="store_true", help="leave out images that cannot be read")
-    add_column_arguments(parser)
+    add_reading_arguments(parser)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, …")
 
 
@@ -66,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument("images", metavar="IMAGES", help=EXPECTED)
     add_output_argument(parser, "the .npz file to write; robustdml train --data FILE reads it")
+    add_json_argument(parser)
     add_embedding_arguments(parser)
 
 
@@ -97,6 +98,10 @@ def run(arguments: argparse.Namespace) -> int:
         arrays["class_names"] = np.array(classes)
     write_npz(out, **arrays)
     say_left_out("embed", left_out, notes)
+    if arguments.json:
+        shapes = {name: list(array.shape) for name, array in arrays.items()}
+        print_json({"embeddings": str(out), "arrays": shapes, "left_out": left_out, "notes": notes})
+        return 0
     if "labels" not in arrays:
         print(f"robustdml embed: {arguments.images} has no labels, such as class folders give: none are in {out}")
     sizes = (f"{name} {'×'.join(map(str, array.shape))}" for name, array in arrays.items())

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from robustdml.arrays import Doubles, Labels
 from robustdml.cache import check_writable, write_text
-from robustdml.command_line import path, say_left_out
+from robustdml.command_line import add_json_argument, path, print_json, say_left_out
 from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, embed_source, open_model, same_source
 from robustdml.errors import UsageError, counted, few, in_one_line
 from robustdml.progress import progress_bar
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--gallery", help="what --data searches, with the same names of classes (default: itself)")
     parser.add_argument("--out", type=path, metavar="FOLDER", help=f"folder for {PAGE}, {FIGURES} and {CLASSES}")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON rather than as a table")
+    add_json_argument(parser)
     add_embedding_arguments(parser)
 
 
@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out is not None:
         write_evaluation(arguments.out, figures, pairs, classes_of(found, labels, names))
     if arguments.json:
-        print(json.dumps(figures, indent=2))
+        print_json(figures)
         return 0
     searching = f"{counted(len(labels), 'sample')} of {counted(figures['classes'], 'class', 'classes')}"
     among = "" if gallery is None else f", in {searched.samples.source}: {counted(len(there), 'sample')}"

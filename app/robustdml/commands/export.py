@@ -14,6 +14,7 @@ from torch import Tensor
 
 from robustdml.arrays import Singles
 from robustdml.cache import write_text, write_whole
+from robustdml.command_line import add_json_argument, print_json
 from robustdml.commands.embed import add_model_arguments, add_output_argument, open_model
 from robustdml.errors import UsageError, quiet, reason_of
 from robustdml.progress import progress_bar
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     text = "FILE.pt2 for torch.export, or FILE.onnx (needs the extra export); FILE.json has the preparation"
     add_output_argument(parser, text)
+    add_json_argument(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,6 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
         on_progress(f"writing {arguments.out}", 0, 0)
         metadata, difference = export_model(embedder, arguments.out)
     takes = embedder.card.takes
+    if arguments.json:
+        files = {"program": str(arguments.out), "metadata": str(metadata)}
+        print_json({**files, "takes": takes, "largest_difference": difference})
+        return 0
     print(f"{arguments.out}: takes {takes}; no number differs from the network's by more than {difference:.1e}")
     print(f"{metadata}: how what it takes is prepared, and what trained it")
     return 0

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 
-from robustdml.arrays import Array
 from robustdml.cache import check_writable, write_text
-from robustdml.command_line import path, say_left_out
+from robustdml.command_line import add_json_argument, path, print_json, say_left_out
 from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, embed_source, open_model, same_source
-from robustdml.data.images import decode
+from robustdml.data.image_files import shown
 from robustdml.errors import UsageError, counted, in_one_line
 from robustdml.progress import progress_bar
 from robustdml.reports.html import figure, page, picture, searched
@@ -34,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("-k", type=int, default=8, help="how many to find")
     parser.add_argument("--out", type=path, default=Path("search"), help=f"folder for {PAGE} and {FOUND}")
+    add_json_argument(parser)
     add_embedding_arguments(parser)
 
 
@@ -76,14 +76,20 @@ def run(arguments: argparse.Namespace) -> int:
         title = f"Found in {gallery.samples.source}"
         below = f"The {min(arguments.k, most)} most similar of {most:,}, by the cosine. All are in {FOUND}."
         sections = [f"<h1>{escape(in_one_line(title))}</h1><p>{below}</p>"]
+        of_queries = _pictures(queries, list(range(len(listed[:MOST_SHOWN]))))
+        of_gallery = _pictures(gallery, [place for row in places[:MOST_SHOWN] for place in row])
         for number, one in enumerate(listed[:MOST_SHOWN]):
-            figures = [_figure(queries, number, one["query"], "searched")]
+            figures = [_figure(queries, number, of_queries, one["query"], "searched")]
             for place, hit in zip(places[number], one["found"], strict=True):
-                figures.append(_figure(gallery, place, hit["sample"], f"{hit['similarity']:.3f}"))
+                figures.append(_figure(gallery, place, of_gallery, hit["sample"], f"{hit['similarity']:.3f}"))
             sections.append(searched(figures))
         write_text(out / PAGE, page(title, "\n".join(sections)))
     left_out = list(dict.fromkeys([*queries.samples.left_out, *gallery.samples.left_out]))
     say_left_out("search", left_out, [*queries.samples.notes, *gallery.samples.notes])
+    if arguments.json:
+        files = {"page": str(out / PAGE), "file": str(out / FOUND)}
+        print_json({"queries": listed, "gallery_samples": len(others), "left_out": left_out, **files})
+        return 0
     print(f"{out / PAGE}: {counted(len(listed), 'query', 'queries')} in {counted(len(others), 'sample')}")
     return 0
 
@@ -94,14 +100,16 @@ def _identity(file: Path) -> tuple[int, int] | Path:
     return (status.st_dev, status.st_ino) if status.st_ino else file.resolve()
 
 
-def _figure(embedded: Embedded, place: int, name: str, said: str) -> str:
-    """Show a sample with its class and its file; no picture of features, and of a file that is gone."""
-    samples = embedded.samples
-    pixels: Array | str = ""
-    if samples.files:
-        pixels = decode(samples.files[place], THUMBNAIL)
-    elif samples.is_images:
-        pixels = samples.inputs[place]
-    source = "" if isinstance(pixels, str) else picture(pixels)
+def _pictures(embedded: Embedded, places: list[int]) -> dict[int, str]:
+    """Pictures of samples; none of features, and of a file that is gone."""
+    if not embedded.samples.is_images:
+        return {}
+    wanted = sorted({*places})
+    found = zip(wanted, shown(embedded.samples.inputs, wanted, THUMBNAIL), strict=True)
+    return {place: picture(pixels) for place, pixels in found if pixels is not None}
+
+
+def _figure(embedded: Embedded, place: int, pictures: dict[int, str], name: str, said: str) -> str:
+    """Show a sample with its class and its file."""
     told = f"{said} {embedded.class_of(place) or ''}".strip()
-    return figure(source, in_one_line(name), in_one_line(f"{told} · {Path(name).name}"))
+    return figure(pictures.get(place, ""), in_one_line(name), in_one_line(f"{told} · {Path(name).name}"))

@@ -9,14 +9,15 @@ from rich.console import Console
 from rich.table import Table
 
 from robustdml.cache import write_text
-from robustdml.command_line import duration, is_off, path, say_left_out
+from robustdml.command_line import add_json_argument, duration, is_off, path, print_json, say_left_out
+from robustdml.commands.reading import add_cache_argument, columns_of
 from robustdml.data import RetrievalData, load_data
-from robustdml.data.lists import Columns
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError
 from robustdml.evaluation import untouched_title
 from robustdml.methods import METHODS
 from robustdml.networks.backbones.choice import check_installed, default_image_size
+from robustdml.networks.preparation import reading_for, resolve_device
 from robustdml.noise import with_wrong_labels
 from robustdml.options import Setting
 from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar
@@ -54,6 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"settings, such as OUT/{CONFIG_FILE}; options override them (default: with --resume those of --out)",
     )
+    add_cache_argument(run_options)
+    add_json_argument(parser)
     headings: dict[str, argparse._ArgumentGroup] = {}
     for setting in all_settings().values():
         if setting.heading not in headings:
@@ -93,7 +96,11 @@ def run(arguments: argparse.Namespace) -> int:
             check_folder(out, arguments.resume)
         result = _train(settings, arguments, world)
     if world.leads:
-        _print(result, out)
+        if arguments.json:
+            files = {"report": str(out / REPORT), "model": str(out / MODEL_FILE)}
+            print_json({**result.summary, "left_out": list(result.left_out), "notes": list(result.notes), **files})
+        else:
+            _print(result, out)
         say_left_out("train", result.left_out, result.notes)
     return 0
 
@@ -128,12 +135,16 @@ def _train(settings: RunSettings, arguments: argparse.Namespace, world: World) -
 def _load(settings: RunSettings, on_progress: OnProgress) -> RetrievalData:
     """Load the data, and make training labels wrong if the settings say so."""
     config, chosen = settings.config, settings.data
-    if chosen.data not in NAMED and not chosen.data.lower().endswith(".npz"):
+    of_images = chosen.data not in NAMED and not chosen.data.lower().endswith(".npz") and not chosen.features
+    if of_images:
         check_installed(config.backbone, config.backbone_weights)
     size = default_image_size(config.backbone) if chosen.image_size is None else chosen.image_size
-    how = {name: getattr(chosen, name) for name in ("test_fraction", "split_seed", "skip_broken")}
-    columns = Columns(chosen.path_column, chosen.label_column, chosen.split_column)
-    data = load_data(chosen.data, image_size=size, columns=columns, on_progress=on_progress, **how)
+    how = {name: getattr(chosen, name) for name in ("test_fraction", "split_seed", "skip_broken", "features")}
+    columns = columns_of(chosen)
+    reading = None
+    if of_images:
+        reading = reading_for(config, size, resolve_device(settings.place.device), on_progress)
+    data = load_data(chosen.data, image_size=size, columns=columns, reading=reading, on_progress=on_progress, **how)
     return with_wrong_labels(data, chosen.noise, config.seed)
 
 

@@ -110,6 +110,12 @@ class RetrievalData:
         return float((self.train.labels != self.train.reference_labels).mean()) if len(self.train) else 0.0
 
 
+def numbered(names: Sequence[str]) -> tuple[Labels, tuple[str, ...]]:
+    """Number the classes of samples, (N,), by their names in order."""
+    classes, labels = np.unique(names, return_inverse=True)
+    return labels.astype(np.int64), tuple(map(str, classes))
+
+
 def divide_classes(num_classes: int, name: str, test_fraction: float, seed: int) -> tuple[Ints, Ints]:
     """Choose which classes to train on and which to test on; none is in both."""
     if num_classes < 2:

@@ -1,35 +1,41 @@
 """Images in class folders."""
 
+import os
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from robustdml.data.dataset import RetrievalData, Samples, divide_classes
+from robustdml.data.contents import contents_of
+from robustdml.data.dataset import RetrievalData, Samples, divide_classes, numbered
 from robustdml.data.files import PassedOver, image_files, loose_images, visible_folders
-from robustdml.data.image_files import ImageFiles, copies_between, find_broken
+from robustdml.data.image_files import ImageFiles, copies_between
 from robustdml.data.images import check_left_out
+from robustdml.data.joined import with_features
 from robustdml.data.lists import ANY_COLUMNS, Columns, metadata_of, read_list
 from robustdml.data.parts import PARTS, TEST, TRAIN, find_parts, without_wrapper
+from robustdml.data.readings import Reading, read_images
 from robustdml.errors import UsageError, counted, few
 from robustdml.progress import OnProgress, silent
 
 
 def load_images(
     path: Path,
-    image_size: int,
+    reading: Reading,
     test_fraction: float,
     split_seed: int,
     skip_broken: bool,
     columns: Columns,
+    features: str,
     on_progress: OnProgress,
 ) -> RetrievalData:
     """Read a list, ``path/class/…/image``, or ``path/train/class/…`` and ``path/test/class/…`` where both exist."""
-    if image_size < 1:
-        raise UsageError(f"image_size={image_size}: expected at least 1")
     listed = listed_parts(path, columns, on_progress).values()
-    parts = [with_images(part, image_size, skip_broken, on_progress) for part in listed]
+    if features:
+        parts = [with_features(part, features, skip_broken) for part in listed]
+    else:
+        parts = [with_images(part, reading, skip_broken, on_progress) for part in listed]
     left_out = tuple(one for part in parts for one in (*part.loose, *part.left_out))
     notes = tuple(one for part in parts for one in part.notes)
     if len(parts) == 1:
@@ -40,17 +46,19 @@ def load_images(
         parts = [whole.subset(in_order[np.isin(whole.labels[in_order], classes)]) for classes in divided]
     train, test = parts
     if test_fraction or len(listed) > 1:
-        notes += tuple(copies_between(train.files, test.files, on_progress))
+        notes += tuple(copies_between(train.inputs, test.inputs))
     return RetrievalData(path.name, train, test, left_out=left_out, notes=notes)
 
 
-def with_images(samples: Samples, size: int, skip_broken: bool, on_progress: OnProgress) -> Samples:
-    """Bring images to a size; those that cannot be read are left out, or refused where none is to be skipped."""
+def with_images(samples: Samples, reading: Reading, skip_broken: bool, on_progress: OnProgress) -> Samples:
+    """Read images; those that cannot be read are left out, or refused where none is to be skipped."""
     check_left_out(len(samples), samples.left_out, (), skip_broken)
-    broken = find_broken(samples.files, on_progress)
+    images = ImageFiles(samples.files, reading.size, reading.channels, reading)
+    images.contents = contents_of(samples.files, on_progress)
+    broken = read_images(samples.files, images.contents, reading, on_progress)
     check_left_out(len(samples), samples.left_out, list(broken.values()), skip_broken)
-    kept = samples.subset(np.delete(np.arange(len(samples)), list(broken)))
-    return replace(kept, inputs=ImageFiles(kept.files, size), left_out=(*samples.left_out, *broken.values()))
+    kept = replace(samples, inputs=images).subset(np.delete(np.arange(len(samples)), list(broken)))
+    return replace(kept, left_out=(*samples.left_out, *broken.values()))
 
 
 def listed_parts(
@@ -64,6 +72,8 @@ def listed_parts(
         first = {"left_out": listed.left_out, "notes": listed.notes}
         kept = {part: first if part != TEST else {"left_out": (), "notes": ()} for part in parts}
         return {part: replace(one, **kept[part]) for part, one in parts.items()} or {"": listed}
+    if columns.pattern:
+        return {"": _labelled_by_pattern(path, columns)}
     root = without_wrapper(path)
     if folders := find_parts(root, visible_folders(root)):
         parts = {part: folder_images(folder, columns, on_progress, need_labels) for part, folder in folders.items()}
@@ -71,6 +81,25 @@ def listed_parts(
         loose = (*parts[TRAIN].loose, *(f"{one} (beside train and test)" for one in sorted(beside)))
         return {**parts, TRAIN: replace(parts[TRAIN], loose=loose)}
     return {"": folder_images(path, columns, on_progress, need_labels)}
+
+
+def _labelled_by_pattern(folder: Path, columns: Columns) -> Samples:
+    """List the images of a folder, at any depth, whose paths in it have a label."""
+    passed = PassedOver()
+    found = image_files(folder, passed)
+    labels = [unicodedata.normalize("NFC", columns.label_in(os.path.relpath(file, folder))) for file in found]
+    files = [file for file, label in zip(found, labels, strict=True) if label]
+    if not files:
+        first = f", such as {found[0].relative_to(folder)}" if found else ""
+        raise UsageError(f"{folder}: none of {counted(len(found), 'image')} has a label by {columns.pattern!r}{first}")
+    return Samples(
+        ImageFiles(files),
+        *numbered([label for label in labels if label]),
+        [str(file.absolute()) for file in files],
+        source=str(folder),
+        loose=tuple(f"{file} (no label)" for file, label in zip(found, labels, strict=True) if not label),
+        notes=tuple(passed.notes()),
+    )
 
 
 def folder_images(

@@ -1,36 +1,42 @@
-"""Images that stay in their files: decoded when a batch needs them, and checked once for broken ones."""
+"""Images that stay in their files: decoded when a batch needs them."""
 
-import hashlib
-import json
-import os
+import io
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from robustdml.arrays import Array, Pixels, Rows
-from robustdml.cache import NAMES, cache_folder, make_private, write_text
-from robustdml.data.images import read_ahead
+from robustdml.arrays import Array, Floats, Pixels, Rows, blocks
+from robustdml.data.contents import Contents, contents_of
+from robustdml.data.images import as_image, decode, read_ahead, to_square
+from robustdml.data.readings import Kept, Reading, grey_images
 from robustdml.errors import UsageError, counted, few
-from robustdml.plain_files import read_json
-from robustdml.progress import OnProgress
 
-# Files between two notes of how far a check has come, and the side of the images in it.
-_BLOCK, _SIDE = 1024, 8
 DEFAULT_IMAGE_SIZE = 224
 
 
 class ImageFiles:
-    """Images in files, uint8 (N, channels, size, size): indexing decodes them, and nothing is kept."""
+    """Images in files, uint8 (N, channels, size, size): indexing decodes them.
+
+    ``read`` says how they were read before, for what is kept of that.
+    """
 
     ndim, dtype = 4, np.dtype(np.uint8)
 
-    def __init__(self, files: Sequence[Path], size: int = DEFAULT_IMAGE_SIZE, channels: int = 3) -> None:
+    def __init__(
+        self, files: Sequence[Path], size: int = DEFAULT_IMAGE_SIZE, channels: int = 3, read: Reading | None = None
+    ) -> None:
         self.files, self.shape = files, (len(files), channels, size, size)
+        self.read = read or Reading(size, channels)
+
+    @cached_property
+    def contents(self) -> Contents:
+        """Digests of the files, (N,)."""
+        return contents_of(self.files)
 
     def __len__(self) -> int:
         return len(self.files)
@@ -42,7 +48,10 @@ class ImageFiles:
 
     def take(self, rows: Rows) -> "ImageFiles":
         """Take some images; none is decoded."""
-        return ImageFiles([self.files[row] for row in rows], self.shape[2], self.shape[1])
+        taken = ImageFiles([self.files[row] for row in rows], self.shape[2], self.shape[1], self.read)
+        if "contents" in self.__dict__:
+            taken.contents = self.contents[rows]
+        return taken
 
     def batches(self, chosen: Iterable[slice | Rows]) -> Iterator[Pixels]:
         """Decode batches, each while the one before is used."""
@@ -63,59 +72,33 @@ def batches_of(inputs: Inputs, chosen: Iterable[slice | Rows]) -> Iterator[Array
     return inputs.batches(chosen) if isinstance(inputs, ImageFiles) else (inputs[key] for key in chosen)
 
 
-def find_broken(files: Sequence[Path], on_progress: OnProgress) -> dict[int, str]:
-    """Find the files that cannot be read, by row, with the reason; an interrupted check goes on where it was."""
-    path = cache_folder() / "checked" / f"{fingerprint(files)}.json"
-    make_private(path.parent)
-    known = read_json(path, "list of broken images; delete it, and it is made again") if path.exists() else {}
-    done, broken = known.get("done", 0), {int(row): reason for row, reason in known.get("broken", {}).items()}
-    blocks = [range(start, min(start + _BLOCK, len(files))) for start in range(done, len(files), _BLOCK)]
-    for block, images in zip(blocks, read_ahead(files, blocks, _SIDE), strict=True):
-        on_progress("checking images", block.start, len(files))
-        broken |= {row: one for row, one in zip(block, images, strict=True) if isinstance(one, str)}
-        write_text(path, json.dumps({"done": block.stop, "broken": broken}))
-    return broken
-
-
-def copies_between(train: Sequence[Path], test: Sequence[Path], on_progress: OnProgress) -> list[str]:
-    """Say which test images are copies of training images, byte for byte."""
-    by_size: dict[int, tuple[list[Path], list[Path]]] = {}
-    for part, files in enumerate((train, test)):
-        for file in files:
-            with suppress(OSError):  # Gone since it was listed.
-                by_size.setdefault(file.stat().st_size, ([], []))[part].append(file)
-    found = []
-    both = [parts for parts in by_size.values() if all(parts)]
-    for done, (of_train, of_test) in enumerate(both):
-        on_progress("looking for copies", done, len(both))
-        known = {content_of(file): file for file in reversed(of_train)}
-        found += [f"{file} (of {known[content_of(file)]})" for file in of_test if content_of(file) in known]
+def copies_between(train: Inputs, test: Inputs) -> list[str]:
+    """Say which test images are copies of training images, byte for byte; none of arrays."""
+    if not isinstance(train, ImageFiles) or not isinstance(test, ImageFiles):
+        return []
+    files = dict(zip(train.contents.tolist()[::-1], train.files[::-1], strict=True))
+    pairs = zip(test.files, test.contents.tolist(), strict=True)
+    found = [f"{file} (of {files[content]})" for file, content in pairs if content in files]
     return [f"{counted(len(found), 'test image')} copied from the training part: {few(sorted(found))}"] if found else []
 
 
-def content_of(file: Path) -> bytes:
-    """Digest of the content of a file."""
-    digest = hashlib.blake2b(digest_size=16)
-    with file.open("rb") as opened:
-        while block := opened.read(2**20):
-            digest.update(block)
-    return digest.digest()
+def small_grey(inputs: Inputs) -> Floats:
+    """Small grey images, (N, GREY²), of images in files as they were read, and of others now."""
+    if isinstance(inputs, ImageFiles):
+        return Kept(inputs.contents, inputs.read).grey()
+    return np.concatenate([grey_images(np.asarray(inputs[block])) for block in blocks(len(inputs), 256)])
 
 
-def fingerprint(files: Sequence[Path]) -> str:
-    """Hash of paths, sizes and times of files."""
-    digest = hashlib.sha256()
-    real = cache(os.path.realpath)  # Of folders alone, and by texts: there may be millions of files.
-    for path in map(os.fspath, files):
-        folder, name = os.path.split(path)
-        digest.update(f"{real(folder)}{os.sep}{name}\0{seen(path)}\0".encode("utf-8", NAMES))
-    return digest.hexdigest()[:16]
-
-
-def seen(file: str) -> str:
-    """Size and time of a file, as a text."""
-    try:
-        status = os.stat(file)
-    except (OSError, ValueError):
-        return "missing"
-    return f"{status.st_size} {status.st_mtime_ns}"
+def shown(inputs: Inputs, rows: Sequence[int], most: int) -> Iterator[Pixels | None]:
+    """Images for a page, of at most so many pixels a side, (channels, S, S) each; None of a file that is gone."""
+    channels, side = inputs.shape[1], min(most, *inputs.shape[2:])
+    if not isinstance(inputs, ImageFiles):
+        yield from (to_square(as_image(inputs[row]), side, channels) for row in rows)
+        return
+    for row, content in zip(rows, Kept(inputs.contents[[*rows]], inputs.read).pictures(), strict=True):
+        if content:
+            with Image.open(io.BytesIO(content), formats=["JPEG"]) as image:
+                yield to_square(image, side, channels)
+            continue
+        found = decode(inputs.files[row], side, channels)
+        yield None if isinstance(found, str) else found

@@ -1,19 +1,22 @@
 """Images of any kind and size, brought to the small square that a network takes; they may come from strangers."""
 
 import os
+import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from robustdml.arrays import Pixels
-from robustdml.errors import UsageError, counted, few, reason_of
+from robustdml.errors import UsageError, counted, few, in_one_line, reason_of
 
 MODES = {1: "L", 3: "RGB"}
 # Kinds by what is in the file, whatever its name says. Pillow knows more, of which some start other programs.
@@ -25,6 +28,32 @@ _MISSING = "No such file"
 _BITS, _SHOWS, _PLANES = 258, 262, 284
 _WHITE_IS_ZERO, _SEPARATE = 0, 2
 _one_large = threading.Lock()
+# The file that a thread decodes, for warnings of Pillow, which name none.
+_now = threading.local()
+
+
+@contextmanager
+def warnings_with_files() -> Iterator[None]:
+    """Print warnings of Pillow with the file that they are about."""
+    usual = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if (image := getattr(_now, "file", None)) is None:
+            usual(message, category, filename, lineno, file, line)
+        else:
+            told = " ".join(str(message).split())
+            print(f"robustdml: {in_one_line(f'{image}: {told}')}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def to_square(image: Image.Image, size: int, channels: int = 3) -> Pixels:
@@ -33,6 +62,11 @@ def to_square(image: Image.Image, size: int, channels: int = 3) -> Pixels:
     upright = _of_eight_bits(ImageOps.exif_transpose(image), image).convert(MODES[channels])
     square = np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.BICUBIC))
     return np.asarray(square.reshape(size, size, channels).transpose(2, 0, 1))
+
+
+def as_image(pixels: Pixels) -> Image.Image:
+    """Make an image of pixels, (channels, height, width)."""
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
 
 
 def _of_eight_bits(image: Image.Image, source: Image.Image) -> Image.Image:
@@ -57,6 +91,7 @@ def _of_eight_bits(image: Image.Image, source: Image.Image) -> Image.Image:
 
 def decode(file: Path, size: int, channels: int = 3) -> Pixels | str:
     """Read an image as `to_square` has it."""
+    _now.file = file
     try:
         if not file.is_file():
             return f"{file} ({'not a file' if file.exists() else _why_missing(str(file))})"
@@ -71,6 +106,8 @@ def decode(file: Path, size: int, channels: int = 3) -> Pixels | str:
         return f"{file} ({'cannot identify image file' if file.stat().st_size else 'empty, 0 bytes'})"
     except Exception as error:  # A damaged image makes Pillow raise nearly anything, a struct.error for one.
         return f"{file} ({reason_of(error)})"
+    finally:
+        _now.file = None
 
 
 def _why_missing(file: str) -> str:

@@ -4,13 +4,12 @@ import os
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import numpy as np
-
-from robustdml.data.dataset import Samples
+from robustdml.data.dataset import Samples, numbered
 from robustdml.data.image_files import ImageFiles
 from robustdml.data.parts import PARTS, SPELLINGS, part_called
 from robustdml.errors import UsageError, expanded, few, in_one_line
@@ -22,16 +21,30 @@ _LABELS = ("label", "class", "class_name", "category")
 _SPLITS = ("part", "split", "subset")
 # Lists that Hugging Face puts beside the images of a folder.
 _METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+_BY_PATTERN = "label by the pattern"
 _ADDRESS = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns of a list; an empty one is found by itself."""
+    """Names of the columns of a list, an empty one is found by itself; or where in a path the label is."""
 
     path: str = ""
     label: str = ""
     split: str = ""
+    pattern: str = ""  # A regular expression, of which the first group is the label
+
+    def label_in(self, name: str) -> str:
+        """The label that a path has by the pattern, empty where it has none."""
+        try:
+            found = re.search(self.pattern, name.replace(os.sep, "/"))
+        except re.error as error:
+            raise UsageError(f"label pattern {self.pattern!r}: no regular expression ({error})") from error
+        if found is None:
+            return ""
+        if not found.re.groups:
+            raise UsageError(f"label pattern {self.pattern!r}: put round brackets around what is the label")
+        return found[1] or ""
 
 
 ANY_COLUMNS = Columns()
@@ -40,6 +53,7 @@ COLUMN_TEXTS = {
     "label": f"column of a list with the labels (default: {', '.join(_LABELS)})",
     "split": f"column of a list with train and test (default: {', '.join(_SPLITS)})",
 }
+PATTERN_TEXT = r"labels by the paths: a regular expression whose first group is the label, such as '([^/]+)_\d+\.jpg$'"
 # For people.
 LISTS = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
 
@@ -58,7 +72,12 @@ def read_list(path: Path, columns: Columns = ANY_COLUMNS, need_labels: bool = Tr
     if not table.rows:
         raise UsageError(f"{path}: an empty list; expected a path and a label a line")
     of_path = _column(path, table, columns.path, _PATHS, "path", need=True)
-    of_label = _column(path, table, columns.label, _LABELS, "label", need=need_labels)
+    if columns.pattern and not columns.label:
+        for _, row in table.rows:
+            row[_BY_PATTERN] = columns.label_in(row[of_path])
+        of_label = _BY_PATTERN
+    else:
+        of_label = _column(path, table, columns.label, _LABELS, "label", need=need_labels)
     needed = {"path": of_path, "label": of_label} if of_label else {"path": of_path}
     left_out: list[str] = []
     good: list[dict[str, str]] = []
@@ -81,12 +100,12 @@ def read_list(path: Path, columns: Columns = ANY_COLUMNS, need_labels: bool = Tr
         raise UsageError(f"{path}: no line has {' and '.join(f'a {name}' for name in needed)}")
     # Accents may be composed or not: such names are of one class.
     given = [unicodedata.normalize("NFC", row[of_label]) if of_label else "" for row in good]
-    names, labels = np.unique(given, return_inverse=True)
+    labels, names = numbered(given)
     parts, notes = _parts(path, table, columns, {of_path, of_label}, good)
     return Samples(
         ImageFiles(files),
-        labels.astype(np.int64),
-        tuple(map(str, names)) if of_label else (),
+        labels,
+        names if of_label else (),
         list(map(str, files)),
         source=str(path),
         left_out=tuple(left_out),
@@ -98,6 +117,11 @@ def read_list(path: Path, columns: Columns = ANY_COLUMNS, need_labels: bool = Tr
 def metadata_of(folder: Path) -> Path | None:
     """The list that Hugging Face puts beside the images of a folder, if there is one."""
     return next((folder / name for name in _METADATA if (folder / name).is_file()), None)
+
+
+def path_column(path: Path, columns: Sequence[str]) -> str:
+    """Name of the column of paths among those of a table."""
+    return _column(path, TableOf(list(columns), []), "", _PATHS, "path", need=True)
 
 
 def _column(path: Path, table: TableOf, chosen: str, known: tuple[str, ...], what: str, need: bool) -> str:

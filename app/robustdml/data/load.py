@@ -9,6 +9,7 @@ from robustdml.data.folders import load_images
 from robustdml.data.image_files import DEFAULT_IMAGE_SIZE
 from robustdml.data.lists import ANY_COLUMNS, LISTS, Columns, is_list
 from robustdml.data.named import NAMED
+from robustdml.data.readings import Reading
 from robustdml.errors import UsageError, did_you_mean, expanded
 from robustdml.progress import OnProgress, silent
 
@@ -43,6 +44,8 @@ def load_data(
     split_seed: int = 0,
     skip_broken: bool = False,
     columns: Columns = ANY_COLUMNS,
+    reading: Reading | None = None,
+    features: str = "",
     on_progress: OnProgress = silent,
 ) -> RetrievalData:
     """Load data by name (`robustdml.data.named.NAMED`) or path: a folder or list of images, or a file of features.
@@ -52,7 +55,9 @@ def load_data(
     `skip_broken` images that cannot be read and rows that lack path or label are left out rather than refused, and
     `RetrievalData.left_out` names them. `RetrievalData.notes` says what was passed over, and which test images are
     copies of training images. `columns` names the columns of a list that are called otherwise than `path`, `label` and
-    `split`. A source that cannot be read raises `UsageError`.
+    `split`. With `reading` images are read through a network as well, for a run that takes its features; see
+    `robustdml.networks.preparation.reading_for`; with `features`, a table, they are joined to features of another tool
+    by their paths, and not decoded. A source that cannot be read raises `UsageError`.
 
     Examples
     --------
@@ -61,11 +66,16 @@ def load_data(
     """
     if not 0 <= test_fraction < 1:
         raise UsageError(f"test_fraction={test_fraction}: expected a share of the classes from 0 to less than 1")
+    if features and (source in NAMED or source.lower().endswith(".npz")):
+        raise UsageError(f"features {features}: data {source!r} has no files of images that they could be joined to")
     if source in NAMED:
         return NAMED[source].load()
     path = existing(source, expected_data())
     if path.is_dir() or is_list(path):
-        return load_images(path, image_size, test_fraction, split_seed, skip_broken, columns, on_progress)
+        if image_size < 1:
+            raise UsageError(f"image_size={image_size}: expected at least 1")
+        reading = reading or Reading(image_size)
+        return load_images(path, reading, test_fraction, split_seed, skip_broken, columns, features, on_progress)
     if path.suffix.lower() != ".npz":
         raise UsageError(f"data {source!r}: a file of another kind; expected {expected_data()}")
     return load_features(path, test_fraction=test_fraction, split_seed=split_seed)

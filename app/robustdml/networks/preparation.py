@@ -11,10 +11,22 @@ from torch import nn
 from robustdml.arrays import Floats
 from robustdml.config import UNTRAINED, TrainingConfig
 from robustdml.data import RetrievalData, Split
+from robustdml.data.image_files import ImageFiles
+from robustdml.data.images import MODES
+from robustdml.data.readings import Reading
 from robustdml.errors import UsageError, reason_of
-from robustdml.networks.backbones.choice import FEATURES, Origin, is_own_code, load_origin, needs_trained_backbone
+from robustdml.networks.backbones.choice import (
+    FEATURES,
+    Origin,
+    is_own_code,
+    load_backbone,
+    load_origin,
+    needs_trained_backbone,
+    weights_of,
+)
+from robustdml.networks.backbones.photographs import EFFICIENTNET
 from robustdml.networks.models import apply_in_batches, count_features
-from robustdml.networks.stored_features import map_features, store_split
+from robustdml.networks.stored_features import features_of_files, map_features, reading_of, store_split
 from robustdml.progress import OnProgress, silent
 
 
@@ -51,7 +63,8 @@ def prepare(
     origin = load_origin(config, data, device, on_progress)
     if origin.name == FEATURES:
         return _on_features(data, origin)
-    num_features = count_features(origin.backbone, data.train.inputs[:1], device)
+    sample = np.zeros((1, *data.train.inputs.shape[1:]), np.uint8)
+    num_features = count_features(origin.backbone, sample, device)
     if not config.finetune:
         train, test = (_features_of(split, origin, device, on_progress) for split in (data.train, data.test))
         made = replace(data, train=replace(data.train, inputs=train), test=replace(data.test, inputs=test))
@@ -66,8 +79,23 @@ def prepare(
     return Prepared(data, origin.backbone, num_features, frozen_features, origin)
 
 
+def reading_for(
+    config: TrainingConfig, image_size: int, device: torch.device, on_progress: OnProgress = silent
+) -> Reading:
+    """How a run reads photographs: through its backbone, where that does not train."""
+    name = config.backbone or EFFICIENTNET
+    if image_size < 1 or config.finetune or name == UNTRAINED:
+        return Reading(image_size)
+    shape = max(MODES), image_size, image_size
+    backbone = load_backbone(name, shape[0], image_size, weights_of(config), on_progress=on_progress).to(device)
+    count_features(backbone, np.zeros((1, *shape), np.uint8), device)
+    return reading_of(name, backbone, shape, device)
+
+
 def _features_of(split: Split, origin: Origin, device: torch.device, on_progress: OnProgress) -> Floats:
     """Apply the backbone to images, or read what it made of them before."""
+    if isinstance(split.inputs, ImageFiles):
+        return features_of_files(split.inputs, origin, device, on_progress)
     # What the user's own code does may change while its name and weights do not.
     if is_own_code(origin.name):
         return apply_in_batches(origin.backbone, split.inputs, device, on_progress=on_progress)

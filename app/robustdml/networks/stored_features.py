@@ -1,4 +1,4 @@
-"""Features and embeddings: made once, written as they come, and mapped into memory by all that need them."""
+"""Features: of arrays in a file of their own, mapped into memory by all that need them, and of images by content."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -8,16 +8,15 @@ from typing import Any, BinaryIO, TypeAlias
 import numpy as np
 import torch
 from numpy.lib import format as npy
-from numpy.typing import DTypeLike
 from torch import nn
 
-from robustdml.arrays import Floats, Singles, blocks
+from robustdml.arrays import Floats, Pixels, Singles, blocks
 from robustdml.cache import cache_folder, in_full, make_once, read_array
 from robustdml.data import Split
-from robustdml.data.image_files import ImageFiles, Inputs, fingerprint
-from robustdml.errors import UsageError
-from robustdml.networks.backbones.choice import Origin
-from robustdml.networks.models import batch_size_for, outputs_in_batches
+from robustdml.data.image_files import ImageFiles
+from robustdml.data.readings import Reading, features_of
+from robustdml.networks.backbones.choice import Origin, is_own_code
+from robustdml.networks.models import apply_in_batches, batch_size_for, outputs_in_batches
 from robustdml.progress import OnProgress, silent
 
 RECIPE_VERSION = 2
@@ -28,57 +27,62 @@ BLOCK = 4096
 
 
 def map_features(path: Path) -> Floats:
-    """Map what `store_rows` wrote into memory."""
+    """Map what `store_split` wrote into memory."""
     # A plain array over the mapped file: indexing the subclass costs more at every step. Copy on write, so that
     # PyTorch makes tensors of it without a warning.
     return np.asarray(read_array(path, "c"))
 
 
 def store_split(split: Split, origin: Origin, device: torch.device, on_progress: OnProgress = silent) -> Path:
-    """Write the features of a split, (N, F), into the cache folder under a hash of all that they depend on.
-
-    Those of files are float16.
-    """
-    size = batch_size_for(split.inputs.shape, device) if split.is_images else BLOCK
-    dtype = np.float16 if isinstance(split.inputs, ImageFiles) else np.float32
-
-    def rows(first: int) -> Iterator[Singles]:
-        if split.is_images:
-            batches = outputs_in_batches(origin.backbone, split.inputs, device, size, on_progress, first)
-        else:
-            cut = blocks(len(split), BLOCK, first)
-            batches = (np.asarray(split.inputs[rows], np.float32) for rows in cut)
-        for features in batches:
-            largest = np.abs(features).max(1)
-            if dtype == np.float16 and ((largest > 65504) | ((largest > 0) & (largest < 2**-14))).any():
-                raise UsageError(
-                    f"backbone {origin.name}: the largest values of its rows are {largest.min():.3g} to "
-                    f"{largest.max():.3g}, and 16 bits hold 6.1e-5 to 65504; scale them by a backbone of your own "
-                    "around it"
-                )
-            yield features
-
-    path = stored_as(origin.name, split.inputs, origin.backbone, device)
-    store_rows(path, len(split), dtype, size, rows)
-    return path
-
-
-def stored_as(name: str, inputs: Inputs, network: nn.Module, device: torch.device) -> Path:
-    """File in the cache folder for the outputs of a network, named by a hash of all that they depend on."""
-    return cache_folder() / "features" / f"{name.replace('/', '-')}-{_key(inputs, network, device)}.npy"
-
-
-def store_rows(path: Path, count: int, dtype: DTypeLike, size: int, rows: RowsFrom) -> None:
-    """Write an array of `count` rows, batch after batch of `size`, unless it is there; ``rows(first)`` makes batches.
+    """Write the features of a split, float32, (N, F), into the cache folder, named by all that they depend on.
 
     An interrupted call leaves what it has made to the next one.
     """
+    inputs = split.inputs
+    size = batch_size_for(inputs.shape, device) if split.is_images else BLOCK
+    digest = _digest(origin.backbone, device)
+    digest.update(f"{inputs.dtype} {inputs.shape}".encode())
+    if isinstance(inputs, ImageFiles):
+        digest.update(inputs.contents.tobytes())
+    else:
+        for block in blocks(len(inputs), BLOCK):
+            digest.update(np.ascontiguousarray(inputs[block]).data)
+    path = cache_folder() / "features" / f"{origin.name.replace('/', '-')}-{digest.hexdigest()}.npy"
+
+    def rows(first: int) -> Iterator[Singles]:
+        if split.is_images and not isinstance(inputs, ImageFiles):
+            return outputs_in_batches(origin.backbone, inputs, device, size, on_progress, first)
+        there = features_of_files(inputs, origin, device, on_progress) if isinstance(inputs, ImageFiles) else inputs
+        return (np.asarray(there[block], np.float32) for block in blocks(len(split), size, first))
 
     def make() -> None:
         with in_full(path) as file:
-            _go_on(file, count, np.dtype(dtype), size, rows)
+            _go_on(file, len(split), np.dtype(np.float32), size, rows)
 
     make_once(make, path)
+    return path
+
+
+def reading_of(
+    name: str, network: nn.Module, shape: tuple[int, ...], device: torch.device, batch_size: int = 0
+) -> Reading:
+    """How a network reads images of files, (channels, S, S)."""
+
+    def apply(pixels: Pixels) -> Singles:
+        return apply_in_batches(network, pixels, device)
+
+    key = _digest(network, device).hexdigest()
+    batch = batch_size or batch_size_for((0, *shape), device)
+    # What the user's own code does may change while its name and weights do not.
+    return Reading(shape[1], shape[0], name, key, apply, batch, lasting=not is_own_code(name))
+
+
+def features_of_files(
+    images: ImageFiles, origin: Origin, device: torch.device, on_progress: OnProgress = silent
+) -> Floats:
+    """Features of images in files, float16 where that holds them, (N, F)."""
+    reading = reading_of(origin.name, origin.backbone, images.shape[1:], device)
+    return features_of(images.files, images.contents, reading, on_progress)
 
 
 def _go_on(file: BinaryIO, count: int, dtype: np.dtype[Any], size: int, rows: RowsFrom) -> None:
@@ -103,17 +107,11 @@ def _go_on(file: BinaryIO, count: int, dtype: np.dtype[Any], size: int, rows: Ro
         file.flush()
 
 
-def _key(inputs: Inputs, network: nn.Module, device: torch.device) -> str:
-    depends_on = f"{RECIPE_VERSION} {torch.__version__} {device.type} {network}"
-    digest = hashlib.blake2b(depends_on.encode(), digest_size=12)
+def _digest(network: nn.Module, device: torch.device) -> "hashlib.blake2b":
+    """Hash of a network, its weights and where it runs."""
+    digest = hashlib.blake2b(f"{RECIPE_VERSION} {torch.__version__} {device.type} {network}".encode(), digest_size=12)
     for name, tensor in network.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         # Bytes, because NumPy has no bfloat16.
         digest.update(tensor.cpu().reshape(-1).view(torch.uint8).numpy().data)
-    digest.update(f"{inputs.dtype} {inputs.shape}".encode())
-    if isinstance(inputs, ImageFiles):
-        digest.update(fingerprint(inputs.files).encode())
-    else:
-        for rows in blocks(len(inputs), BLOCK):
-            digest.update(np.ascontiguousarray(inputs[rows]).data)
-    return digest.hexdigest()
+    return digest

@@ -9,9 +9,8 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from PIL import Image
-
-from robustdml.arrays import Array
+from robustdml.arrays import Pixels
+from robustdml.data.images import as_image
 from robustdml.errors import few, in_one_line
 
 STYLE, TEMPLATE = (Path(__file__).with_name(name) for name in ("page.css", "page.html"))
@@ -45,10 +44,10 @@ def searched(figures: Sequence[str]) -> str:
     return f'<div class="searched">{figures[0]}<div class="found">{"".join(figures[1:])}</div></div>'
 
 
-def picture(pixels: Array) -> str:
+def picture(pixels: Pixels) -> str:
     """Turn an image, uint8 (channels, S, S), into a ``data:`` address."""
     file = io.BytesIO()
-    Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)).save(file, "JPEG", quality=75)
+    as_image(pixels).save(file, "JPEG", quality=75)
     return f"data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 

@@ -6,11 +6,13 @@ import numpy as np
 
 from robustdml.config import WHITENED
 from robustdml.data import RetrievalData, Split
+from robustdml.data.image_files import shown
 from robustdml.data.named import NAMED
 from robustdml.errors import counted
 from robustdml.evaluation import JUDGED, untouched_title
 from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
+from robustdml.reports.embedding_map import embedding_map
 from robustdml.reports.html import figure, left_out_line, page, picture, searched, table
 from robustdml.reports.run_plots import curve
 from robustdml.retrieval import METRICS
@@ -28,6 +30,7 @@ FIGURES = {
 }
 # Scores by which labels are doubted, low for wrong ones; the first that a run has is used.
 DOUBTED, MOST_DOUBTED = ("log_p_clean", "label_quality", "confidence"), 24
+LARGEST = 224  # Side of a picture in pixels
 EXPLAINED = (
     "Each test sample looks for its most similar ones among all other test samples. Recall@1: the share of samples of "
     "which the first that is found is of their class; Recall@4: one of the first four. MAP@R looks at as many as the "
@@ -70,6 +73,7 @@ def render_run(result: TrainingResult, data: RetrievalData) -> str:
         *curves,
         *_retrieved(result, data),
         *_doubtful(result, data),
+        embedding_map(result.embeddings, data.test.labels[result.mapped], data.test.class_names),
     ]
     return page(f"robustdml_ops: {title}", "\n".join(sections) + "\n")
 
@@ -138,8 +142,10 @@ def _doubtful(result: TrainingResult, data: RetrievalData) -> list[str]:
 
 
 def _pictures(split: Split, rows: list[int], said: list[str]) -> list[str]:
-    shown = ((split.class_names[split.labels[row]], picture(split.inputs[row])) for row in rows)
-    return [figure(source, name, f"{text}: {name}") for (name, source), text in zip(shown, said, strict=True)]
+    pictures = ("" if one is None else picture(one) for one in shown(split.inputs, rows, LARGEST))
+    names = (split.class_names[split.labels[row]] for row in rows)
+    shown_with = zip(pictures, names, said, strict=True)
+    return [figure(source, name, f"{text}: {name}") for source, name, text in shown_with]
 
 
 def _data_line(result: TrainingResult) -> str:

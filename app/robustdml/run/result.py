@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robustdml.arrays import Ints, Labels, Mask, Singles
+from robustdml.arrays import Ints, Labels, Mask, Rows, Singles, evenly
 from robustdml.config import TrainingConfig
 from robustdml.evaluation import below_untouched, still_rising
 from robustdml.networks.models import Embedder
@@ -20,6 +20,7 @@ from robustdml_ops.ops import nearest
 
 # Test samples that the report shows, and how many of those found.
 EXAMPLES, FOUND = 6, 5
+MOST_MAPPED = 3000  # Test samples in the map of the report
 # The first of these that a run has is its clean score in reports and comparisons.
 CLEAN_SCORES = ("log_p_clean_auc", "label_quality_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
 
@@ -42,6 +43,8 @@ class TrainingResult:
     # the metrics before training; `below_untouched`, a warning if the run ended below them; and `still_rising`.
     summary: dict[str, Any]
     retrieved: Ints  # Some test samples, each with those most similar to it, (n, 1 + k)
+    mapped: Rows  # Some test samples for a map, (m,)
+    embeddings: Singles  # Of these, at length 1, (m, D)
     left_out: tuple[str, ...]  # What was left out of the data, with the reason
     notes: tuple[str, ...]  # How the data was read, where that is not plain, and copies between its parts
 
@@ -77,9 +80,20 @@ def result_of(run: Run, untouched: dict[str, float], out: Path | None) -> Traini
     summary |= {"untouched": untouched, "below_untouched": below_untouched(run.history[-1], untouched)}
     summary["still_rising"] = still_rising(run.history, out)
     embedder = run.averaged().eval()
-    data, found = run.prepared.data, run.evaluate(_retrieve)
+    data, (found, mapped, embeddings) = run.prepared.data, run.evaluate(_retrieve)
     return TrainingResult(
-        config, run.history, embedder, model, run.changed, scores, summary, found, data.left_out, data.notes
+        config,
+        run.history,
+        embedder,
+        model,
+        run.changed,
+        scores,
+        summary,
+        retrieved=found,
+        mapped=mapped,
+        embeddings=embeddings,
+        left_out=data.left_out,
+        notes=data.notes,
     )
 
 
@@ -99,11 +113,13 @@ def _trained_on(run: Run, samples_of_class: Ints) -> dict[str, Any]:
     return found
 
 
-def _retrieve(embeddings: Singles, labels: Labels, device: torch.device) -> Ints:
+def _retrieve(embeddings: Singles, labels: Labels, device: torch.device) -> tuple[Ints, Rows, Singles]:
     rows = torch.from_numpy(embeddings).to(device)
     some = torch.arange(0, len(rows), max(len(rows) // EXAMPLES, 1), device=device)[:EXAMPLES]
     # Each finds itself first, or a copy of it.
-    return nearest(rows[some], rows, min(FOUND + 1, len(rows))).indices.cpu().numpy()
+    found = nearest(rows[some], rows, min(FOUND + 1, len(rows))).indices.cpu().numpy()
+    mapped = evenly(len(rows), MOST_MAPPED)
+    return found, mapped, embeddings[mapped]
 
 
 def _model(run: Run) -> TrainedEmbedder:

@@ -28,6 +28,7 @@ from robustdml.run.audited_labels import use_audit
 from robustdml.run.beliefs import Beliefs
 from robustdml.run.sample_log import SampleLog
 from robustdml.world import ALONE, World, load_optimizer, whole
+from robustdml_ops import backward_in_micro_batches
 from robustdml_ops.ops import NotFiniteError
 
 T = TypeVar("T")
@@ -282,25 +283,45 @@ class Run:
 
     def _step(self, rows: Rows, inputs: Array) -> Tensor | None:
         """Take a step and return the detached loss; no step, and None, where the filter keeps nothing."""
-        with self._autocast():
-            embeddings = self.network(as_tensor(inputs, self.device))
-        value = None
-        keep, observed = self.filter.judge(embeddings.detach(), rows, self._proxies)
-        self.log.write(rows, observed)
-        if keep is None or self.world.largest(int(keep.any())):
-            loss = self._batch_loss(embeddings, rows, keep)
-            self.optimizer.zero_grad(set_to_none=True)
-            loss.backward()  # type: ignore[no-untyped-call]
+        seen, keep, kept = torch.empty(0), None, True
+
+        def loss_of(embeddings: Tensor) -> Tensor:
+            nonlocal seen, keep, kept
+            seen = embeddings.detach()
+            keep, observed = self.filter.judge(seen, rows, self._proxies)
+            self.log.write(rows, observed)
+            kept = keep is None or bool(self.world.largest(int(keep.any())))
+            return self._batch_loss(embeddings, rows, keep) if kept else 0 * embeddings.sum()
+
+        self.optimizer.zero_grad(set_to_none=True)
+        value = self._backward(loss_of, as_tensor(inputs, self.device))
+        if kept:
             factor = self.config.rate_factor(self.epoch + (self.under_way.steps + 0.5) / len(self.sampler))
             for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
                 group["lr"] = rate * factor
             self.optimizer.step()
-            value = loss.detach()
         for loss_input in self.inputs.values():
-            loss_input.after_step(rows, embeddings.detach(), keep)
+            loss_input.after_step(rows, seen, keep)
         if keep is not None:
-            self.filter.remember(embeddings.detach(), rows, keep)
-        return value
+            self.filter.remember(seen, rows, keep)
+        return value if kept else None
+
+    def _backward(self, loss_of: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+        """The loss, detached, whose gradients the parameters have."""
+        if self.config.micro_batch is None:
+            with self._autocast():
+                embeddings = self.network(images)
+            loss = loss_of(embeddings)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+
+        def outside_of_autocast(embeddings: Tensor) -> Tensor:
+            with torch.autocast(self.device.type, enabled=False):
+                return loss_of(embeddings)
+
+        with self._autocast():
+            tower = self.network, images
+            return backward_in_micro_batches(outside_of_autocast, tower, micro_batch=self.config.micro_batch)
 
     def _batch_loss(self, embeddings: Tensor, rows: Rows, keep: Tensor | None) -> Tensor:
         # Outside of autocast: confidences keep float32, because β = 100 would make their rounding errors large.

@@ -1,37 +1,32 @@
-"""Images or features on a disk, and their embeddings: files are decoded a batch ahead."""
+"""Images or features on a disk, and their embeddings."""
 
-import hashlib
-import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import torch
 
-from robustdml.arrays import Floats, Ints, Singles
-from robustdml.cache import NAMES, begun_file, take_away
+from robustdml.arrays import Floats, Ints, Singles, blocks
 from robustdml.data import Split
 from robustdml.data.dataset import Samples
 from robustdml.data.features import TEST, TRAIN, load_splits
 from robustdml.data.files import PassedOver, image_files, image_suffixes, is_image, loose_images
 from robustdml.data.folders import listed_parts
 from robustdml.data.image_files import ImageFiles
-from robustdml.data.images import check_left_out, decode, read_ahead
+from robustdml.data.images import check_left_out
 from robustdml.data.lists import ANY_COLUMNS, LISTS, Columns, is_list, metadata_of
 from robustdml.data.load import existing
 from robustdml.data.named import NAMED
+from robustdml.data.readings import features_of, read_images
 from robustdml.errors import UsageError, counted, expanded
-from robustdml.networks.backbones.choice import is_own_code
-from robustdml.networks.models import gathered
-from robustdml.networks.stored_features import RowsFrom, map_features, store_rows, stored_as
+from robustdml.networks.models import unit_length
+from robustdml.networks.stored_features import reading_of
 from robustdml.progress import OnProgress
 from robustdml.trained.embedder import ModelCard, TrainedEmbedder
 
-# So many files are embedded in a minute or more: from here on embeddings are kept in the cache folder as they come.
-MANY = 1024
+# Rows of features at a time.
+_BLOCK = 4096
 EXPECTED = (
     "a folder of class folders (with train and test in it: both parts), a folder of images, an image, a list of images "
     f"({LISTS} with the columns path and label, or a text file with a path a line), or an .npz file of "
@@ -57,7 +52,7 @@ def find_samples(source: str, card: ModelCard, columns: Columns = ANY_COLUMNS) -
     passed = PassedOver()
     loose = loose_images(path, PassedOver()) if path.is_dir() else []
     # Beside class folders a few images that lie about take no labels away.
-    if loose and loose == image_files(path, passed) and not metadata_of(path):
+    if loose and loose == image_files(path, passed) and not (columns.pattern or metadata_of(path)):
         return {TRAIN: replace(_without_labels(path, loose), notes=tuple(passed.notes()))}
     parts = listed_parts(path, columns, need_labels=False)
     return {TEST if part == "test" else TRAIN: one for part, one in parts.items()}
@@ -118,56 +113,37 @@ class Embedded:
 def embed_samples(
     embedder: TrainedEmbedder, samples: Samples, batch_size: int, skip_broken: bool, on_progress: OnProgress
 ) -> Embedded:
-    """Embed all samples that can be read; of many files, an interrupted call leaves what it has made to the next."""
+    """Embed all samples that can be read; an interrupted call leaves what it has read to the next."""
     if batch_size < 1:
         raise UsageError(f"batch_size={batch_size}: expected at least 1")
     check_left_out(len(samples), samples.left_out, (), skip_broken)
-    files, card = samples.files, embedder.card
-    rows = partial(_batches, embedder, samples, batch_size, on_progress)
-    # What the user's own code does may change while its name and weights do not.
-    if len(files) < MANY or is_own_code(card.backbone):
-        embeddings = gathered(rows(0), len(samples))
-    else:
-        embeddings = _stored(embedder, samples, batch_size, rows)
-    bad, broken = np.isnan(embeddings[:, 0]), []
-    for file in (files[row] for row in np.flatnonzero(bad).tolist()):
-        again = decode(file, card.image_size, card.channels)
-        broken.append(again if isinstance(again, str) else f"{file} (it could not be read)")
-    check_left_out(len(samples), samples.left_out, broken, skip_broken)
-    left_out, good = (*samples.loose, *samples.left_out, *broken), np.flatnonzero(~bad)
+    if not samples.files:
+        on_progress(f"embedding {samples.source}", 0, len(samples))
+        return Embedded(samples, embedder.embed(np.asarray(samples.inputs), batch_size).numpy())
+    network, card = embedder.network, embedder.card
+    reading = reading_of(card.backbone, network.backbone, card.input_shape, embedder.device, batch_size)
+    images = ImageFiles(samples.files, card.image_size, card.channels, reading)
+    broken = read_images(images.files, images.contents, reading, on_progress)
+    check_left_out(len(samples), samples.left_out, list(broken.values()), skip_broken)
+    left_out = (*samples.loose, *samples.left_out, *broken.values())
+    good, samples = np.delete(np.arange(len(samples)), list(broken)), replace(samples, inputs=images, left_out=left_out)
     if broken:
-        samples, embeddings = samples.take(good, samples.labels[good], samples.class_names), embeddings[good]
-    return Embedded(replace(samples, left_out=left_out), embeddings)
+        samples = samples.take(good, samples.labels[good], samples.class_names)
+    assert isinstance(samples.inputs, ImageFiles)
+    features = features_of(samples.inputs.files, samples.inputs.contents, reading, on_progress)
+    embeddings = _embedded(embedder, features)
+    bad = np.flatnonzero(~np.isfinite(embeddings).all(axis=1))
+    if len(bad):
+        first = samples.files[int(bad[0])]
+        raise UsageError(f"{counted(len(bad), 'embedding')} with NaN or infinity, the first is of {first}")
+    return Embedded(samples, embeddings)
 
 
-def _stored(embedder: TrainedEmbedder, samples: Samples, size: int, rows: RowsFrom) -> Floats:
-    """Embeddings in the cache folder, mapped; says that they go on, or that they cannot."""
-    images = ImageFiles(samples.files, embedder.card.image_size, embedder.card.channels)
-    place = hashlib.blake2b(os.path.abspath(samples.source).encode("utf-8", NAMES), digest_size=6).hexdigest()
-    path = stored_as(f"embedded-{place}", images, embedder, embedder.device)
-    if begun_file(path).exists():
-        print(f"{samples.source}: goes on with what a call before has embedded", file=sys.stderr)
-    elif [other for other in path.parent.glob(f".embedded-{place}-*.begun") if take_away(other)]:
-        changed = "images or model have changed since a call that did not end"
-        print(f"{samples.source}: {changed}; all are embedded anew", file=sys.stderr)
-    store_rows(path, len(images), np.float32, size, rows)
-    return map_features(path)
-
-
-def _batches(
-    embedder: TrainedEmbedder, samples: Samples, batch_size: int, on_progress: OnProgress, first: int
-) -> Iterator[Singles]:
-    """Embed batch after batch, (B, D); the row of an image that cannot be read is NaN."""
-    inputs, card = samples.inputs, embedder.card
-    rows = [range(start, min(start + batch_size, len(inputs))) for start in range(first, len(inputs), batch_size)]
-    if samples.files:
-        batches: Iterator[Sequence[Any]] = read_ahead(samples.files, rows, card.image_size, card.channels)
-    else:
-        batches = (list(inputs[batch.start : batch.stop]) for batch in rows)
-    for batch, pixels in zip(rows, batches, strict=True):
-        on_progress(f"embedding {samples.source}", batch.start, len(inputs))
-        embeddings = np.full((len(batch), embedder.embedding_size), np.nan, np.float32)
-        good = [place for place, one in enumerate(pixels) if not isinstance(one, str)]
-        if good:
-            embeddings[good] = embedder.embed(np.stack([pixels[place] for place in good]), batch_size)
-        yield embeddings
+@torch.no_grad()
+def _embedded(embedder: TrainedEmbedder, features: Floats) -> Singles:
+    """Embeddings of the backbone's features."""
+    out = np.empty((len(features), embedder.embedding_size), np.float32)
+    for block in blocks(len(features), _BLOCK):
+        rows = torch.from_numpy(features[block].astype(np.float32)).to(embedder.device)
+        out[block] = unit_length(embedder.network.head(rows)).cpu().numpy()
+    return out

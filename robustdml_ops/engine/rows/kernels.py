@@ -54,11 +54,26 @@ def normalize_rows(
     )
     tl.store(inverse_norm + r, inverse, mask=inside)
     if U is not None:
-        for start in range(0, D, BLOCK_D):
-            d = start + tl.arange(0, BLOCK_D)
-            mask = inside[:, None] & (d < D)[None, :]
-            p = tl.load(P + r[:, None] * row_stride + d.to(tl.int64)[None, :] * column_stride, mask=mask, other=0.0)
-            tl.store(U + r[:, None] * D + d[None, :], p.to(inverse.dtype) * inverse[:, None], mask=mask)
+        store_unit_rows(U, P + r * row_stride, r, inside, inverse, D, column_stride, BLOCK_D)
+
+
+@triton.jit
+def store_unit_rows(
+    U,  # (n, D) operand dtype, contiguous, out
+    p_rows,  # (BLOCK_R,) addresses of rows, any floating type, in
+    rows,  # (BLOCK_R,) int64, in
+    inside,  # (BLOCK_R,) bool, in: which rows exist
+    inverse,  # (BLOCK_R,) compute dtype, in: 1 / |p|
+    D,  # columns, in
+    column_stride,  # in elements, in
+    BLOCK_D: tl.constexpr,  # columns a step
+):
+    """Store rows of length 1."""
+    for start in range(0, D, BLOCK_D):
+        d = start + tl.arange(0, BLOCK_D)
+        mask = inside[:, None] & (d < D)[None, :]
+        p = tl.load(p_rows[:, None] + d.to(tl.int64)[None, :] * column_stride, mask=mask, other=0.0)
+        tl.store(U + rows[:, None] * D + d[None, :], p.to(inverse.dtype) * inverse[:, None], mask=mask)
 
 
 @triton.jit

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type
-from robustdml_ops.engine.rows.kernels import inverse_row_norm
+from robustdml_ops.engine.rows.kernels import inverse_row_norm, store_unit_rows
 
 
 @triton.jit(do_not_specialize=["B", "classes"])
@@ -37,12 +37,7 @@ def prepare_samples(
     dtype: tl.constexpr = inverse_norm.dtype.element_ty
     inverse = inverse_row_norm(X + rows * row_stride, inside, D, column_stride, dtype, BLOCK_R, BLOCK_D)
     tl.store(inverse_norm + rows, inverse, mask=inside)
-    for start in range(0, D, BLOCK_D):
-        d = start + tl.arange(0, BLOCK_D)
-        mask = inside[:, None] & (d < D)[None, :]
-        places = rows[:, None] * row_stride + d.to(tl.int64)[None, :] * column_stride
-        x = tl.load(X + places, mask=mask, other=0.0).to(dtype)
-        tl.store(U + rows[:, None] * D + d[None, :], x * inverse[:, None], mask=mask)
+    store_unit_rows(U, X + rows * row_stride, rows, inside, inverse, D, column_stride, BLOCK_D)
 
     y = tl.load(labels + rows, mask=inside, other=0)
     tl.device_assert((y >= 0) & (y < classes), "a label is outside 0 … num_classes − 1")

@@ -75,6 +75,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
                 )
             labels = labels.masked_fill(label_weights == 0, ABSENT)
         log_weights, present = self._log_weights(inputs)
+        self._take_first(inputs.embeddings, labels, inputs.sample_weights)
         rows = self._step_rows(inputs.embeddings, labels)
         if labels.dim() == 2:  # whose range is checked; ABSENT is below ELSEWHERE
             labels, places = labels.clamp(min=ELSEWHERE), rows.labels.clamp(min=ELSEWHERE)

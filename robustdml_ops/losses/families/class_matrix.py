@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from robustdml_ops.backends.dispatch import compute_dtype
-from robustdml_ops.engine.labels import are_several, check_label_range, class_labels
+from robustdml_ops.engine.labels import ABSENT, are_several, check_label_range, class_labels
 from robustdml_ops.engine.proxy_update import BOUND, ProxyUpdate, owner_of, update_of
-from robustdml_ops.engine.rows.backends import cosines_at
+from robustdml_ops.engine.rows.backends import cosines_at, normalized
 from robustdml_ops.engine.shards import OwnRows, is_sharded
 from robustdml_ops.engine.validation import (
     SimilarityLimits,
@@ -22,6 +22,7 @@ from robustdml_ops.engine.validation import (
     check_sizes,
 )
 from robustdml_ops.losses.families.metric_loss import MetricLoss
+from robustdml_ops.losses.first_embeddings import take_first
 from robustdml_ops.losses.first_steps import FirstSteps
 from robustdml_ops.losses.inputs import (
     ClassLabels,
@@ -55,6 +56,7 @@ class ClassMatrixLoss(MetricLoss):
     shown: ClassVar[tuple[str, ...]] = ("num_classes", "embedding_size")
     matrix_name: ClassVar[str] = "proxies"
     columns: ClassVar[bool] = False
+    taken: Tensor  # (C,) int32, with first_embeddings: embeddings that each class has taken
     centers: int | None = None  # H, where a class has several rows, or columns
 
     def __init__(
@@ -64,9 +66,12 @@ class ClassMatrixLoss(MetricLoss):
         *,
         weight_init_func: Any = None,
         drop_similar_negatives: float | str | None = None,
+        first_embeddings: int = 0,
+        dtype: torch.dtype | None = None,
         **options: Any,
     ) -> None:
         check_sizes(num_classes=num_classes, embedding_size=embedding_size)
+        check_sizes(0, first_embeddings=first_embeddings)
         negatives = negatives_of(options)
         super().__init__(**options)
         if drop_similar_negatives is not None:
@@ -80,13 +85,20 @@ class ClassMatrixLoss(MetricLoss):
         self.negative_share = 1.0 if negatives is None else negatives.share
         if negatives is not None:
             self._refuse_dense("negative_share")
+        if dtype not in (None, torch.float32, torch.float64, torch.bfloat16):
+            raise ValueError(f"dtype={dtype}: proxies are torch.float32, torch.float64 or torch.bfloat16")
+        self.proxy_dtype = dtype
+        self.first_embeddings = first_embeddings
+        if first_embeddings:
+            self._refuse_dense("first_embeddings")
+            self.register_buffer("taken", torch.zeros(num_classes, dtype=torch.int32))
         self.weight_init_func = weight_init_func or self.get_default_weight_init_func()
         self.first_steps = FirstSteps()
 
     def _add_class_matrix(self, rows: int) -> None:
         """Make the parameter, filled by ``weight_init_func``; ``rows`` counts the classes or centres."""
         shape = (self.embedding_size, rows) if self.columns else (rows, self.embedding_size)
-        parameter = nn.Parameter(torch.empty(*shape))
+        parameter = nn.Parameter(torch.empty(*shape, dtype=self.proxy_dtype))
         setattr(self, self.matrix_name, parameter)
         self.weight_init_func(parameter)
 
@@ -100,6 +112,14 @@ class ClassMatrixLoss(MetricLoss):
             warnings.warn(
                 f"{prefix}negatives.state was saved by a loss with sampled negatives, and this {type(self).__name__} "
                 "has all classes: it is left out. To go on with the same draws, give the negative_share of that loss",
+                stacklevel=2,
+            )
+        if self.first_embeddings:  # proxies of a state without these numbers have been trained
+            state_dict.setdefault(f"{prefix}taken", torch.full_like(self.taken, self.first_embeddings))
+        elif state_dict.pop(f"{prefix}taken", None) is not None:
+            warnings.warn(
+                f"{prefix}taken was saved by a loss whose proxies begin as embeddings, and this {type(self).__name__} "
+                "leaves classes without a sample as they are. To go on, give the first_embeddings of that loss",
                 stacklevel=2,
             )
         super()._load_from_state_dict(state_dict, prefix, *arguments)
@@ -117,7 +137,7 @@ class ClassMatrixLoss(MetricLoss):
 
     def class_dimensions(self) -> dict[str, int]:
         """Parameters with entries for each class, and the dimension that counts the classes."""
-        return {self.matrix_name: int(self.columns)}
+        return {self.matrix_name: int(self.columns), **({"taken": 0} if self.first_embeddings else {})}
 
     def _logits(self, embeddings: Tensor) -> Tensor:
         raise NotImplementedError
@@ -133,6 +153,7 @@ class ClassMatrixLoss(MetricLoss):
         negatives = self.negatives if self.training else None
         options = (ref_emb, ref_labels, label_weights, negatives, self.drop_similar_negatives, self._update())
         plain = parameter is not None and labels is not None and all(option is None for option in options)
+        plain = plain and not (self.training and self.first_embeddings)
         return plain and super()._is_plain(tensors)
 
     def _own_rows(self, inputs: LossInputs) -> OwnRows:
@@ -169,6 +190,26 @@ class ClassMatrixLoss(MetricLoss):
         """The parameter of the class matrix, of all classes."""
         parameter: nn.Parameter = getattr(self, self.matrix_name)
         return parameter
+
+    def _take_first(self, embeddings: Tensor, labels: Tensor, weights: Tensor | None) -> None:
+        """Let classes whose proxies have not begun take the embeddings of this step, (B, D), with labels of all."""
+        if not self.first_embeddings or not self.training:
+            return
+        if not torch.compiler.is_compiling():
+            check_finite_embeddings(embeddings)  # a step that fails writes nothing
+        if labels.dim() == 1:
+            check_label_range(labels, self.num_classes)
+        absent = labels < 0 if weights is None else (labels < 0) | (weights <= 0).view(-1, *(1,) * (labels.dim() - 1))
+        places, update = torch.where(absent, ABSENT, self.shards.to_local_labels(labels)), self._update()
+        version = None if update is None else update.version()
+        with torch.no_grad():
+            matrix = self._class_matrix()
+            X = normalized(embeddings.detach(), compute_dtype(embeddings, matrix), self.backend)
+            if labels.dim() == 2:
+                X, places = X.repeat_interleave(labels.shape[1], 0), places.flatten()
+            take_first(matrix, self.taken, X, places, self.first_embeddings)
+        if update is not None:
+            update.wrote_unit_rows(version)
 
     def _step_rows(self, embeddings: Tensor, labels: Tensor | None) -> StepRows:
         """The rows of a step with ``labels`` (B,)."""

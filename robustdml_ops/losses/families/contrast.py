@@ -26,7 +26,7 @@ from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs, LossOptions, own_samples
 from robustdml_ops.ops.pairs import PairContrast, coefficients_of, pair_contrast
 from robustdml_ops.ops.pairs.autograd import pair_dtype
-from robustdml_ops.ops.pairs.plan import PairFormula, pair_plan
+from robustdml_ops.ops.pairs.plan import PairFormula, pair_gpu_plan, pair_plan
 
 
 class ContrastFamilyLoss(PairFamilyLoss):
@@ -108,7 +108,8 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
             return None
         kept = copy.copy(self)
         kept.__dict__["_plans"] = None
-        return pair_plan(formula, tensors, self.backend, itself=False, general=partial(_of_tensors, kept))
+        given = (formula, tensors, self.backend, False, partial(_of_tensors, kept))
+        return pair_plan(*given) or pair_gpu_plan(*given)
 
     def _formula(self) -> PairFormula | None:
         """The loss without further negatives; None where it is no weighted sum of a contrast."""

@@ -1,5 +1,6 @@
 """Softmax losses with a margin on the label's logit: one number, one for each class or sample, or a module's."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -7,10 +8,11 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_vector, require
-from robustdml_ops.losses.families.classes import ClassFamilyLoss
+from robustdml_ops.losses.families.classes import ClassFamilyLoss, ClassTerms
 from robustdml_ops.losses.inputs import LossInputs, SoftmaxOptions
 from robustdml_ops.losses.peer.package import INSTALLED, named, peer_distances
-from robustdml_ops.ops import ABSENT, ClassLSE, similarity
+from robustdml_ops.ops import ABSENT, similarity
+from robustdml_ops.ops.classes.plan import ClassFormula
 
 Margin = float | Tensor | nn.Module
 
@@ -23,6 +25,7 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
     columns = True
     takes_margins = True
     margin_unit: ClassVar[float] = 1.0  # of the argument
+    margin_kind: ClassVar[str] = "cosine"  # of a planned step, see ClassFormula
     margin: Margin
     W: nn.Parameter
 
@@ -58,7 +61,8 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
         if not torch.isfinite(margin).all():
             raise ValueError("margin has NaN or inf")
         values = (margin.detach().double() * self.margin_unit).to(margin.dtype)
-        self.unseen_class = {"margin": float(values.mean())}  # of classes that grow_classes adds
+        # Of classes that grow_classes adds.
+        self.unseen_class = {**getattr(self, "unseen_class", {}), "margin": float(values.mean())}
         if isinstance(margin, nn.Parameter):
             self.margin = nn.Parameter(values)
         else:
@@ -81,27 +85,44 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
             check_vector("margins", margins, len(inputs.embeddings))
         return {**super()._own_rows(inputs), "margins": margins}
 
+    def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:
+        """With the margins of classes in place of those of samples, where these are not given."""
+        (*tensors, margins, label_weights), settings = super()._signature(inputs)
+        by_class = margins is None and isinstance(self.margin, Tensor)
+        return (*tensors, self.margin if by_class else margins, label_weights), (*settings, by_class)
+
+    def _formula(self, margins: Tensor | None) -> ClassFormula | None:
+        if self.collect_stats or (margins is None and isinstance(self.margin, nn.Module)):
+            return None
+        number = 0.0 if isinstance(self.margin, Tensor | nn.Module) else self.margin
+        of_classes = margins is not None and margins is self.margin
+        unit = 1.0 if of_classes else self.margin_unit
+        pooling = "none" if self.centers is None else "max"
+        return ClassFormula(self.scale, number, self.margin_kind, unit, of_classes, pooling=pooling)
+
     def _logits(self, embeddings: Tensor) -> Tensor:
         return similarity(embeddings, self.W.t()) * self.scale
 
     def _logit_settings(self) -> dict[str, Any]:
         return {"scale": self.scale, "exclude_target": True}
 
-    def _class_sums(self, embeddings: Tensor, labels: Tensor) -> ClassLSE:
+    def _class_sums(self, embeddings: Tensor, labels: Tensor) -> ClassTerms:
         sums = super()._class_sums(embeddings, labels)
         if self.collect_stats:  # waits for the device
             cosines = sums.target.detach()[labels != ABSENT] / self.scale
             self.avg_angle = float(cosines.clamp(-1, 1).acos().mean().rad2deg())
         return sums
 
-    def _losses_of_sums(self, sums: ClassLSE, inputs: LossInputs, labels: Tensor) -> Tensor:
+    def _own_logits(self, sums: ClassTerms, inputs: LossInputs, labels: Tensor) -> Tensor:
         cosines = sums.target / self.scale
-        moved = self.scale * self._moved(cosines, self._margins(inputs, labels).to(cosines.dtype))
-        if labels.dim() == 2:
-            own = moved.masked_fill(labels == ABSENT, torch.finfo(moved.dtype).min)
-            return torch.cat([sums.lse, own], 1).logsumexp(1, keepdim=True) - moved
-        # log(e^others + e^moved) − moved; beyond 40 the other term is below the last digit of float64.
-        return nn.functional.softplus(sums.lse - moved, threshold=40)
+        return self.scale * self._moved(cosines, self._margins(inputs, labels).to(cosines.dtype))
+
+    def _losses_of_sums(self, sums: ClassTerms, own: Tensor) -> Tensor:
+        if own.dim() == 2:
+            counted = own.clamp(min=torch.finfo(own.dtype).min)  # −∞ where ABSENT
+            return torch.cat([sums.lse, counted], 1).logsumexp(1, keepdim=True) - own
+        # log(e^others + e^own) − own; beyond 40 the other term is below the last digit of float64.
+        return nn.functional.softplus(sums.lse - own, threshold=40)
 
     def _moved(self, cosines: Tensor, margins: Tensor) -> Tensor:
         """The labels' cosines (B,) or (B, K) with their margins, of the same type, () or of a shape that expands."""
@@ -118,8 +139,5 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
             given = given.to(labels.device) * self.margin_unit
             return given if labels.dim() == 1 else given[:, None]
         if isinstance(self.margin, Tensor):
-            known = labels.masked_fill(labels == ABSENT, 0).flatten()
-            return self.shards.sum_terms(self.shards.local_at_labels(self.shards.local_shard(self.margin), known)).view(
-                labels.shape
-            )
+            return self._at_labels("margin", labels)
         return torch.tensor(self.margin, dtype=torch.float64, device="cpu")  # a number for the kernels of any device

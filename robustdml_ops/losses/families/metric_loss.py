@@ -143,12 +143,16 @@ class MetricLoss(ShardableLoss, PeerInterface):
         inputs, loss = LossInputs(*given), None
         if self.ignore_index is not None:
             inputs = without_label(inputs, self.ignore_index)
+        first = self.first_steps if self.training else None
+        watched = first is not None and not first.over
+        if watched:
+            first.look(self, embeddings, labels)
         if indices_tuple is None and not torch.compiler.is_compiling():
             loss = self._planned(*self._signature(inputs))
         if loss is None:
             loss = self._general_loss(inputs)
-        if self.training and self.first_steps is not None and not self.first_steps.over:
-            self.first_steps(self, embeddings, labels, loss)
+        if watched:
+            first(self, embeddings, labels, loss)
         return loss
 
     def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:

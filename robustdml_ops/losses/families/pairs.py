@@ -18,7 +18,7 @@ from robustdml_ops.losses.inputs import LossInputs, own_samples
 from robustdml_ops.losses.peer.listed_pairs import Cosines, ListedPairs, listed_pairs
 from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops.pairs.autograd import pair_dtype
-from robustdml_ops.ops.pairs.plan import PairFormula, PairPlan, pair_plan
+from robustdml_ops.ops.pairs.plan import PairFormula, pair_gpu_plan, pair_plan
 
 
 class PairInputs(NamedTuple):
@@ -62,19 +62,16 @@ class PairFamilyLoss(MetricLoss):
     def _plan(self, tensors: Sequence[Any]) -> Plan | None:
         return self._pair_plan(tensors)
 
-    def _pair_plan(self, tensors: Sequence[Any]) -> PairPlan | None:
-        """The plan of one native call."""
+    def _pair_plan(self, tensors: Sequence[Any]) -> Plan | None:
+        """The plan of one native call, or of launches."""
         labels, ref_labels, _, label_weights = tensors[4:]
-        types = (torch.float32, torch.float64)
-        if labels is None or label_weights is not None or tensors[0].dtype not in types:
-            return None
-        if not self._is_plain(tensors):
+        if labels is None or label_weights is not None or not self._is_plain(tensors):
             return None
         kept = copy.copy(self)
         kept.__dict__["_plans"] = None
         formula = replace(self._formula(tensors), ignored=self.ignore_index)
-        general = partial(_of_tensors, kept)
-        return pair_plan(formula, tensors[:7], self.backend, itself=ref_labels is None, general=general)
+        given = (formula, tensors[:7], self.backend, ref_labels is None, partial(_of_tensors, kept))
+        return pair_plan(*given) or pair_gpu_plan(*given)
 
     def _is_plain(self, tensors: Sequence[Any]) -> bool:
         # Samples to ignore have weight 0 by now, and a plan knows the label of such candidates.
@@ -138,7 +135,7 @@ class PairFamilyLoss(MetricLoss):
         return PairInputs(pairs, None, weights, inputs.present, among)
 
     def _mean(self, losses: Tensor, inputs: PairInputs) -> Tensor:
-        """Reduce the losses (B,) of the anchors; the mean is over the samples of all processes."""
+        """Reduce the losses (B,) of the anchors; sum and mean are over the samples of all processes."""
         weights = inputs.weights
         if inputs.sharded:  # the losses are those of all samples
             losses, weights = (
@@ -146,7 +143,10 @@ class PairFamilyLoss(MetricLoss):
                 None if weights is None else weights[self.shards.own_slice()],
             )
         weighted = losses if weights is None else losses * weights
-        return weighted if self.reduction == "none" else self.shards.sum_terms(weighted.sum()) / inputs.present
+        if self.reduction == "none":
+            return weighted
+        total = self.shards.sum_terms(weighted.sum())
+        return total if self.reduction == "sum" else total / inputs.present
 
     def _checked(self, inputs: LossInputs) -> PairInputs:
         self._refuse(inputs)

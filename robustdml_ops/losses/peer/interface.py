@@ -100,8 +100,8 @@ class PeerInterface(PeerBase):
 
     def is_fused(self) -> bool:
         """Whether one fused sum is the loss, but for regularisers."""
-        if self.reduction == "none":
-            self._refuse_dense("reduction='none'")
+        if self.reduction != "mean":
+            self._refuse_dense(f"reduction={self.reduction!r}")
             return True
         if self._own_compute_loss or self._dense_reason() is not None:
             return False

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from robustdml_ops.backends.dispatch import apply_function, compute_dtype, in_eager_mode, operand_dtype
 from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, LabelSets, check_distinct, check_label_range, check_labels
+from robustdml_ops.engine.op_arguments import flatten
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.similarity_chunks import checked_count
 from robustdml_ops.engine.validation import (
@@ -24,8 +25,8 @@ from robustdml_ops.engine.validation import (
     check_vector,
     similarity_limits,
 )
-from robustdml_ops.ops.classes.autograd import ClassSettings, ClassSweep, sweep_values
-from robustdml_ops.ops.classes.sweep import bounded
+from robustdml_ops.ops.classes.autograd import ClassSweep, Settings, sweep_values
+from robustdml_ops.ops.classes.sweep import ClassProblem, bounded
 
 POOLINGS = ("none", "max", "softmax")
 
@@ -50,6 +51,7 @@ def class_lse(
     exclude_target: bool = False,
     normalize_proxies: bool = True,
     drop_similar_negatives: float | Tensor | SimilarityLimits | None = None,
+    logit_weights: Tensor | None = None,
     elsewhere: bool = False,
     backend: str | None = None,
     update: ProxyUpdate | None = None,
@@ -89,6 +91,9 @@ def class_lse(
     drop_similar_negatives : float or Tensor, optional
         In (−1, 1], or one limit for each sample, (B,), of any size: classes whose s' with the sample is larger are left
         out of its log-sum-exp, but never its label's. Which these are is a constant for the gradient.
+    logit_weights : Tensor, optional
+        (C,) finite weights v_k. Asks for Σ_k v_k logit_xk, too, over the classes that are no label of the sample, as
+        label smoothing needs it. No gradient. Not beside ``bias`` and ``drop_similar_negatives``.
     elsewhere : bool
         The proxies are a shard of the classes, maybe empty. The label of a sample whose class is in another shard is
         ``robustdml_ops.ops.ELSEWHERE``, and its target −inf; the range of the labels is not checked.
@@ -104,7 +109,8 @@ def class_lse(
     ClassLSE
         lse (B,) and target, of the shape of labels, in the compute type (float64 if either matrix is, else float32).
         −log P(label) is ``lse − target``. lse is −inf, with zero gradient, where no class counts: all masked, or C = 1
-        with ``exclude_target``. target is −inf where the label's class is masked, or ABSENT.
+        with ``exclude_target``. target is −inf where the label's class is masked, or ABSENT. With ``logit_weights``
+        it is (B, K + 1), and the last column is that sum.
 
     Raises
     ------
@@ -140,8 +146,12 @@ def class_lse(
     labels = check_labels(labels, embeddings, several=True)
     check_same_device(embeddings=embeddings, proxies=proxies)
     dtype, C = compute_dtype(embeddings, rows), checked_count(rows, update) // centers
-    keep = bounded(labels, scale, bias, pooling, normalize_proxies)
+    keep = logit_weights is None and bounded(labels, scale, bias, pooling, normalize_proxies)
     scale, bias = _check_vectors(embeddings, C, dtype, scale, bias)
+    if logit_weights is not None:
+        _, logit_weights = _check_vectors(embeddings, C, dtype, 1.0, logit_weights, "logit_weights")
+        if bias is not None or drop_similar_negatives is not None:
+            raise ValueError("logit_weights beside bias or drop_similar_negatives, which leave classes out: give one")
     gamma = _check_pooling(pooling, gamma, centers)
     if not -math.inf < target_bias < math.inf:
         raise ValueError(f"target_bias must be finite, got {target_bias}: bias=-inf masks a class")
@@ -150,24 +160,29 @@ def class_lse(
         raise ValueError("drop_similar_negatives is of cosines: leave it out beside normalize_proxies=False")
     if labels.dim() == 2:
         labels, elsewhere = _check_several(labels, C, elsewhere), True
-    settings = ClassSettings(
+    problem = ClassProblem(
+        labels=LabelSets.of(labels, elsewhere),
+        scale=scale,
+        bias=bias,
         centers=centers,
         target_bias=float(target_bias),
         pooling=pooling,
         gamma=gamma,
         exclude_target=exclude_target,
         normalize=normalize_proxies,
-        elsewhere=elsewhere,
-        differentiable=torch.is_grad_enabled() and (embeddings.requires_grad or rows.requires_grad),
-        backend=backend or "auto",
-        operand=operand_dtype(dtype, embeddings, autocast=True, lanes=True),
+        drop_similar_negatives=limits,
+        logit_weights=logit_weights,
     )
-    arguments = (embeddings, rows, *LabelSets.of(labels).in_both_orders, scale, bias, limits)
-    if not settings.differentiable and in_eager_mode(embeddings):
-        return ClassLSE(*sweep_values(arguments, settings))
-    if not in_eager_mode(embeddings):
+    differentiable = torch.is_grad_enabled() and (embeddings.requires_grad or rows.requires_grad)
+    operand = operand_dtype(dtype, embeddings, autocast=True, lanes=True)
+    settings, eager = Settings(differentiable, backend or "auto", operand), in_eager_mode(embeddings)
+    if not differentiable and eager:
+        return ClassLSE(*sweep_values(embeddings, rows, problem, settings))
+    if not eager:
         refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
-    return ClassLSE(*apply_function(ClassSweep, *arguments, *settings, keep, update)[:2])
+    names, numbers, tensors = flatten(problem)
+    results = apply_function(ClassSweep, embeddings, rows, *settings, keep, update, names, numbers, *tensors)
+    return ClassLSE(*results[:2])
 
 
 def _check_several(labels: Tensor, num_classes: int, elsewhere: bool) -> Tensor:
@@ -180,13 +195,18 @@ def _check_several(labels: Tensor, num_classes: int, elsewhere: bool) -> Tensor:
 
 
 def _check_vectors(
-    embeddings: Tensor, num_classes: int, dtype: torch.dtype, scale: float | Tensor, bias: Tensor | None
+    embeddings: Tensor,
+    num_classes: int,
+    dtype: torch.dtype,
+    scale: float | Tensor,
+    bias: Tensor | None,
+    name_of_bias: str = "bias",
 ) -> tuple[Tensor, Tensor | None]:
     """Scale as () or (C,) and bias, contiguous, since kernels read them by address, and in the compute type."""
-    for name, value in (("scale", scale), ("bias", bias)):
+    for name, value in (("scale", scale), (name_of_bias, bias)):
         if not isinstance(value, Tensor):
             continue
-        if name == "bias" or value.dim():
+        if name == name_of_bias or value.dim():
             check_vector(name, value, num_classes)
         if value.requires_grad:
             raise ValueError(f"{name} requires a gradient, and class_lse has none for it: pass {name}.detach()")
@@ -194,7 +214,7 @@ def _check_vectors(
         if not -math.inf < scale < math.inf:
             raise ValueError(f"scale must be finite, got {scale}")
         scale = embeddings.new_full((), scale, dtype=dtype)
-    check_same_device(embeddings=embeddings, scale=scale, bias=bias)
+    check_same_device(embeddings=embeddings, scale=scale, **{name_of_bias: bias})
     return scale.to(dtype).contiguous(), None if bias is None else bias.to(dtype).contiguous()
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.dispatch import choose, has_no_values, registered_op
-from robustdml_ops.engine.labels import LabelSets, check_label_range
+from robustdml_ops.engine.op_arguments import SCHEMA, unflatten
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.rows.backends import gradient_buffer
 from robustdml_ops.engine.rows.lengths import unit_rows_twice
@@ -17,7 +17,6 @@ from robustdml_ops.engine.similarity_chunks import cache_rows, count_selected
 from robustdml_ops.engine.validation import all_finite, check_finite_embeddings, require
 from robustdml_ops.ops.classes.backends import BACKENDS
 from robustdml_ops.ops.classes.sweep import (
-    ClassBackend,
     ClassProblem,
     Request,
     Saved,
@@ -26,44 +25,31 @@ from robustdml_ops.ops.classes.sweep import (
 )
 
 
-class ClassSettings(NamedTuple):
-    """The numbers and names among the arguments; the first six as in :class:`ClassProblem`."""
-
-    centers: int
-    target_bias: float
-    pooling: str
-    gamma: float
-    exclude_target: bool
-    normalize: bool
-    elsewhere: bool
-    differentiable: bool
-    backend: str
-    operand: torch.dtype  # of what the products multiply
-
-
 class ClassSweep(torch.autograd.Function):
     """Log-sum-exps, logits of the labels and, outside of graphs, what backward takes of the sweep."""
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        """Arguments: those of :func:`sweep_values`, settings, whether one number bounds logits, an update or None."""
-        *arguments, bounded, update = arguments  # type: ignore[assignment]
-        if has_no_values(arguments[0]):
-            results: tuple[Tensor, Tensor] = class_sweep_op(*arguments)
+        """Both matrices, :class:`Settings`, whether one number bounds logits, an update or None, a problem as lists."""
+        X, P, *settings = arguments[: 2 + _SETTINGS]
+        bounded, update, names, numbers, *tensors = arguments[2 + _SETTINGS :]
+        if has_no_values(X):
+            results: tuple[Tensor, Tensor] = class_sweep_op(X, P, *settings, names, numbers, tensors)
             return results
-        settings, (X, P) = ClassSettings(*arguments[8:]), arguments[:2]
-        request = Request((X.requires_grad, P.requires_grad), settings.differentiable, bounded)
-        lse, target, saved = _checked_sweep(arguments[:8], settings, request, None if update is None else update.rows)
+        problem, of = unflatten(names, numbers, tensors), Settings(*settings)
+        request = Request((X.requires_grad, P.requires_grad), of.differentiable, bounded)
+        lse, target, saved = _checked_sweep(X, P, problem, of, request, None if update is None else update.rows)
         return (lse, target, *saved)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         """Keep the inputs and all results."""
-        ctx.save_for_backward(*inputs[:8], *output)
+        X, P, *settings = inputs[: 2 + _SETTINGS]
+        _, ctx.update, *ctx.lists = inputs[2 + _SETTINGS : 6 + _SETTINGS]
+        ctx.settings, ctx.saved = Settings(*settings), len(output) - 2
+        ctx.save_for_backward(X, P, *output, *inputs[6 + _SETTINGS :])
         ctx.mark_non_differentiable(*output[2:])
         ctx.set_materialize_grads(False)  # else backward is given zeros (C, B) for the saved terms
-        *settings, _, ctx.update = inputs[8:]
-        ctx.settings = ClassSettings(*settings)
         ctx.version = None if ctx.update is None else ctx.update.version()
 
     @staticmethod
@@ -77,51 +63,57 @@ class ClassSweep(torch.autograd.Function):
                 refuse_update(
                     ctx.update, "create_graph=True", "take it from a copy of the loss, which no optimiser is bound to"
                 )
-        X, P, *rest = ctx.saved_tensors
-        constants, results, saved = rest[:6], rest[6:8], tuple(rest[8:])
+        X, P, lse, target, *rest = ctx.saved_tensors
+        saved, constants, results = tuple(rest[: ctx.saved]), rest[ctx.saved :], (lse, target)
         want = ctx.needs_input_grad[:2]
-        first = partial(_first, ctx.settings, want, ctx.update if want[1] else None)
+        first = partial(_first, ctx.settings, ctx.lists, want, ctx.update if want[1] else None)
         upstream = (
             torch.zeros_like(value) if given is None else given.contiguous()
             for given, value in zip((dlse, dtarget), results, strict=True)
         )
         tensors = (X, P, *results, *upstream, *constants)
         if torch.is_grad_enabled() and not has_no_values(X):
-            second = partial(_second, ctx.settings)
+            second = partial(_second, ctx.lists)
             gradients = Derivative.apply(first, second, 4, *tensors)  # type: ignore[no-untyped-call]
         else:
             gradients = first(*tensors, saved=saved)
-        return (*gradients, *(None,) * (8 + len(ctx.settings)))
+        return (*gradients, *(None,) * (len(ctx.needs_input_grad) - 2))
+
+
+class Settings(NamedTuple):
+    """How a sweep is computed."""
+
+    differentiable: bool
+    backend: str
+    operand: torch.dtype  # of what the products multiply
+
+
+_SETTINGS = len(Settings._fields)
 
 
 def sweep_values(
-    arguments: Sequence[Any], settings: ClassSettings, selected: Tensor | None = None
+    X: Tensor, P: Tensor, problem: ClassProblem, settings: Settings, selected: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The sweep over detached inputs, or over the ``selected`` rows of the proxies; values and results checked.
-
-    Arguments: embeddings (B, D), proxies (C·H, D), labels (B,) or (B, K), on the CPU sorted ones and their order,
-    scale () or (C,), bias (C,) or None, limits (B,) or None.
-    """
-    return _checked_sweep(arguments, settings, Request(graded=settings.differentiable), selected)[:2]
+    """The sweep over detached X (B, D) and P (C·H, D), or its ``selected`` rows; values and results checked."""
+    return _checked_sweep(X, P, problem, settings, Request(graded=settings.differentiable), selected)[:2]
 
 
 def _checked_sweep(
-    arguments: Sequence[Any], settings: ClassSettings, request: Request, selected: Tensor | None
+    X: Tensor, P: Tensor, problem: ClassProblem, settings: Settings, request: Request, selected: Tensor | None
 ) -> tuple[Tensor, Tensor, Saved]:
     """The same, with what it saves for backward."""
-    embeddings, rows, labels, _, _, scale, bias, _ = arguments
-    check_finite_embeddings(embeddings)
-    if not settings.elsewhere:
-        check_label_range(labels, count_selected(rows, selected) // settings.centers)
+    check_finite_embeddings(X)
+    problem.labels.check_range(count_selected(P, selected) // problem.centers)
+    scale, bias = problem.scale, problem.bias
     if scale.device.type == "cpu":
         if not all_finite(scale):
             raise ValueError(f"scale[{_place(~torch.isfinite(scale))}] is NaN or inf")
         if bias is not None:
             require((bias < torch.inf).all(), lambda: f"bias[{_place(~(bias < torch.inf))}] is NaN or inf")
-    backend, problem = _backend(settings, embeddings, scale), _problem(arguments[2:], settings)
-    lse, target, saved = class_sweep(embeddings, rows, problem, backend, settings.operand, request, selected)
+    backend = choose(BACKENDS, settings.backend, X.device, scale.dtype)
+    lse, target, saved = class_sweep(X, P, problem, backend, settings.operand, request, selected)
     if lse.device.type == "cpu":
-        require((lse < torch.inf).all(), lambda: f"lse[{_place(~(lse < torch.inf))}] is NaN or inf: {_cause(rows)}")
+        require((lse < torch.inf).all(), lambda: f"lse[{_place(~(lse < torch.inf))}] is NaN or inf: {_cause(P)}")
     return lse, target, saved
 
 
@@ -139,44 +131,34 @@ def _place(bad: Tensor) -> int | str:
     return int(places[0]) if len(places) else "none"
 
 
-def _backend(settings: ClassSettings, embeddings: Tensor, scale: Tensor) -> ClassBackend:
-    """The chosen backend."""
-    return choose(BACKENDS, settings.backend, embeddings.device, scale.dtype)
-
-
-def _problem(constants: Sequence[Any], settings: ClassSettings) -> ClassProblem:
-    """The checked arguments as a sweep takes them."""
-    labels, sorted_labels, order, scale, bias, limits = constants
-    sets = LabelSets(labels, sorted_labels, order, settings.elsewhere)
-    return ClassProblem(sets, scale, bias, *settings[:6], limits)
-
-
 def _first(
-    settings: ClassSettings,
+    settings: Settings,
+    lists: tuple[Any, Any],
     want: Sequence[bool],
     update: ProxyUpdate | None,
     *tensors: Any,
     saved: Saved = (),
 ) -> Results:
     """Gradients of Σ_x dlse_x · lse_x + dtarget_x · target_x, in the types of embeddings and proxies."""
+    given, constants = tensors[:6], tensors[6:]
     if has_no_values(tensors[0]):
-        dX, dP = class_gradient_op(*tensors, *settings, list(want))
+        dX, dP = class_gradient_op(*given, *settings, list(want), *lists, list(constants))
     else:
-        dX, dP = _sweep_gradients(settings, want, update, *tensors, saved=saved)
+        dX, dP = _sweep_gradients(settings, want, update, unflatten(*lists, constants), *given, saved=saved)
     return (dX.to(tensors[0].dtype) if want[0] else None, dP if want[1] else None)
 
 
 def _sweep_gradients(
-    settings: ClassSettings,
+    settings: Settings,
     want: Sequence[bool],
     update: ProxyUpdate | None,
+    problem: ClassProblem,
     *tensors: Any,
     saved: Saved = (),
 ) -> tuple[Any, Tensor | None]:
     """Both gradients, that of the embeddings in the compute type; an update takes that of the proxies."""
-    X, P, lse, target, dlse, dtarget, *constants = tensors
-    problem = _problem(constants, settings)
-    backend = _backend(settings, X, problem.scale)
+    X, P, lse, target, dlse, dtarget = tensors
+    backend = choose(BACKENDS, settings.backend, X.device, problem.scale.dtype)
     factor = None if update is None else update.scaler_factor
     if update is not None:
         if X.device.type == "cpu" and not (all_finite(dlse) and all_finite(dtarget)):
@@ -198,10 +180,10 @@ def _sweep_gradients(
     return gradients
 
 
-def _second(settings: ClassSettings, *tensors: Any) -> Results:
+def _second(lists: tuple[Any, Any], *tensors: Any) -> Results:
     """Second derivatives, see :func:`second_derivative`."""
     X, P, lse, _, dlse, dtarget, *constants, vX, vP = tensors
-    return second_derivative(_problem(constants, settings), X, P, lse, dlse, dtarget, vX, vP)
+    return second_derivative(unflatten(*lists, constants), X, P, lse, dlse, dtarget, vX, vP)
 
 
 def second_derivative(problem: ClassProblem, *tensors: Any) -> Results:
@@ -209,28 +191,34 @@ def second_derivative(problem: ClassProblem, *tensors: Any) -> Results:
 
     Let l be the logits, p = e^(l − lse), and l' their derivative along the vectors. Then lse' = Σ_k p l', which takes a
     first pass over the classes, and the derivative is that of Σ_k c l' + dlse p (l' − lse') l with c = dlse p +
-    dtarget at the labels, where all factors of l and l' are constants.
+    dtarget at the labels, dweighted · logit_weights elsewhere, where all factors of l and l' are constants.
     """
-    X, P, lse, dlse, dtarget, vX, vP = tensors
+    X, P, lse, dlse, upstream, vX, vP = tensors
+    dtarget, dweighted = problem.split(upstream)
     vectors = tuple(torch.zeros_like(t) if v is None else v for t, v in ((X, vX), (P, vP)))
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
-    along_lse, along_target = torch.zeros_like(lse), torch.zeros_like(dtarget)
-    for _, _, _, along, p, (index, inside) in _chunks(problem, X, P, lse, vectors):
+    along_lse, along_upstream = torch.zeros_like(lse), torch.zeros_like(upstream)
+    along_labels = along_upstream.view(len(X), -1)[:, : problem.labels.labels_each]
+    for _, _, _, along, p, (index, inside, *weights) in _chunks(problem, X, P, lse, vectors):
         along_lse += (p * along).sum(0)
-        along_target += (along.gather(0, index) * inside).t().view_as(dtarget)
+        along_labels += (along.gather(0, index) * inside).t()
+        if weights:
+            along_upstream[:, -1] += (weights[0] * along).sum(0)
     of_labels = dtarget.view(len(X), -1).t()
     dX, dP = torch.zeros_like(X), gradient_buffer(P)
     with torch.enable_grad():
-        for rows, leaves, value, along, p, (index, inside) in _chunks(problem, X, P, lse, vectors):
+        for rows, leaves, value, along, p, (index, inside, *weights) in _chunks(problem, X, P, lse, vectors):
             of_along = (dlse * p).detach().scatter_add(0, index, of_labels * inside)
+            if dweighted is not None:
+                of_along += dweighted * weights[0]
             of_value = (dlse * p * (along - along_lse)).detach()
             dX_part, dP[rows] = torch.autograd.grad((of_along * along + of_value * value).sum(), leaves)
             dX += dX_part
-    return dX, dP, None, None, along_lse, along_target
+    return dX, dP, None, None, along_lse, along_upstream
 
 
 def _chunks(problem: ClassProblem, X: Tensor, P: Tensor, lse: Tensor, vectors: Sequence[Tensor]) -> Iterator[Any]:
-    """Of chunks of whole classes: rows, leaves, logits (c, B), derivative along ``vectors``, p, labels' places."""
+    """Of chunks of whole classes: rows, leaves, logits (c, B), derivative along ``vectors``, p; labels, weights."""
     H = problem.centers
     classes = max(1, cache_rows(len(X) + 2 * X.shape[1], X.device) // H)
     for first in range(0, len(P) // H, classes):
@@ -243,7 +231,7 @@ def _chunks(problem: ClassProblem, X: Tensor, P: Tensor, lse: Tensor, vectors: S
 
 
 def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) -> tuple[Tensor, Any]:
-    """Logits (c, B) of the classes ``first:last`` in differentiable PyTorch; which count, 1 or 0; labels' places."""
+    """Logits (c, B) of the classes ``first:last`` in differentiable PyTorch; which count; labels' places, weights."""
     dtype = problem.scale.dtype
     V = P.to(dtype)
     S = ((unit_rows_twice(V) if problem.normalize else V) @ unit_rows_twice(X.to(dtype)).t()).view(
@@ -258,47 +246,44 @@ def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) 
     if problem.drop_similar_negatives is not None:
         counted = torch.maximum(1 - (pooled > problem.drop_similar_negatives).to(dtype), at_label)
     counted = counted * (1 - at_label) if problem.exclude_target else counted
-    return pooled * scale + bias + problem.target_bias * at_label, (counted, (index, inside.to(dtype)))
-
-
-_CONSTANTS_AND_SETTINGS = (
-    "Tensor labels, Tensor? sorted_labels, Tensor? order, Tensor scale, Tensor? bias, Tensor? drop_similar_negatives, "
-    "SymInt centers, float target_bias, str pooling, float gamma, bool exclude_target, bool normalize, bool elsewhere, "
-    "bool differentiable, str backend, ScalarType operand"
-)
+    places = (index, inside.to(dtype))
+    if problem.logit_weights is not None:
+        places = (*places, problem.logit_weights[first:last, None] * (1 - at_label))
+    return pooled * scale + bias + problem.target_bias * at_label, (counted, places)
 
 
 @registered_op(
     "robustdml_ops::class_sweep",
-    f"(Tensor embeddings, Tensor proxies, {_CONSTANTS_AND_SETTINGS}) -> (Tensor, Tensor)",
+    "(Tensor embeddings, Tensor proxies, bool differentiable, str backend, ScalarType operand, "
+    f"{SCHEMA}) -> (Tensor, Tensor)",
 )
 def class_sweep_op(*arguments: Any) -> tuple[Tensor, Tensor]:
     """See :func:`robustdml_ops.ops.class_lse`; the proxies are (C·H, D)."""
-    return sweep_values(arguments[:8], ClassSettings(*arguments[8:]))
+    X, P, *settings, names, numbers, tensors = arguments
+    return sweep_values(X, P, unflatten(names, numbers, tensors), Settings(*settings))
 
 
 @class_sweep_op.register_fake
 def _(embeddings: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    labels, scale = rest[1], rest[4]
-    return scale.new_empty(embeddings.shape[0]), scale.new_empty(labels.shape)
+    problem = unflatten(*rest[-3:])
+    return problem.scale.new_empty(embeddings.shape[0]), problem.scale.new_empty(problem.target_shape)
 
 
 @registered_op(
     "robustdml_ops::class_gradient",
-    "(Tensor embeddings, Tensor proxies, Tensor lse, Tensor target, Tensor dlse, Tensor dtarget, "
-    f"{_CONSTANTS_AND_SETTINGS}, bool[] want) -> (Tensor, Tensor)",
+    "(Tensor embeddings, Tensor proxies, Tensor lse, Tensor target, Tensor dlse, Tensor dtarget, bool differentiable, "
+    f"str backend, ScalarType operand, bool[] want, {SCHEMA}) -> (Tensor, Tensor)",
 )
 def class_gradient_op(*arguments: Any) -> tuple[Tensor, Tensor]:
     """Both gradients, that of the embeddings in the compute type; empty where they are not wanted."""
-    tensors, scale = arguments[:12], arguments[9]
-    dX, dP = _sweep_gradients(ClassSettings(*arguments[12:-1]), arguments[-1], None, *tensors)
-    return scale.new_empty(0) if dX is None else dX, scale.new_empty(0) if dP is None else dP
+    given, (*settings, want, names, numbers, tensors) = arguments[:6], arguments[6:]
+    problem = unflatten(names, numbers, tensors)
+    dX, dP = _sweep_gradients(Settings(*settings), want, None, problem, *given)
+    empty = problem.scale.new_empty
+    return empty(0) if dX is None else dX, empty(0) if dP is None else dP
 
 
 @class_gradient_op.register_fake
 def _(embeddings: Tensor, proxies: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    scale, want = rest[7], rest[-1]
-    return (
-        scale.new_empty(embeddings.shape if want[0] else 0),
-        gradient_buffer(proxies) if want[1] else scale.new_empty(0),
-    )
+    new, (want, *_) = unflatten(*rest[-3:]).scale.new_empty, rest[-4:]
+    return new(embeddings.shape if want[0] else 0), gradient_buffer(proxies) if want[1] else new(0)

@@ -1,17 +1,25 @@
 """The class log-sum-exp on each backend: of a chunk, and in Triton without gradients of all classes in one launch."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends import triton_device as device
-from robustdml_ops.engine.rows.backends import NativeRows, TritonRows, reused_matrix, rows_launch
-from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, bytes_to_save
+from robustdml_ops.engine.rows.backends import NativeRows, TritonRows, rows_launch
+from robustdml_ops.engine.similarity_chunks import Chunk, Similarities
 from robustdml_ops.ops.classes import sweep
-from robustdml_ops.ops.classes.sweep import ClassBackend, ClassProblem, ClassSums, ClassUpstream, Request, Saved
+from robustdml_ops.ops.classes.sweep import (
+    ClassBackend,
+    ClassProblem,
+    ClassSums,
+    ClassUpstream,
+    LaneTerms,
+    Request,
+    Saved,
+)
 
 # Bytes of a row that the fused forward takes.
 LONGEST_ROW = 512
@@ -26,6 +34,10 @@ class EagerClasses(ClassBackend):
         index, inside = problem.places(*problem.classes(chunk))
         own, target = logits.gather(0, index), sums.target.view(-1, len(index))
         target.copy_(torch.where(inside, own, target.t()).t())
+        if sums.weighted is not None:
+            weighted = _weights(chunk, problem) * logits
+            _set_labels(weighted, index, inside, torch.zeros_like(own))
+            sums.weighted.add_(weighted.sum(0, dtype=torch.float64))
         if problem.drop_similar_negatives is not None:
             logits.masked_fill_(pooled > problem.drop_similar_negatives, -torch.inf)
         _set_labels(logits, index, inside, torch.full_like(own, -torch.inf))
@@ -48,6 +60,8 @@ class EagerClasses(ClassBackend):
         dlogits = logits.sub_(upstream.lse).exp_().mul_(upstream.dlse)
         if problem.drop_similar_negatives is not None:
             dlogits.masked_fill_(pooled > problem.drop_similar_negatives, 0)
+        if upstream.dweighted is not None:
+            dlogits.addcmul_(_weights(chunk, problem), upstream.dweighted)
         index, inside = problem.places(*problem.classes(chunk))
         _set_labels(dlogits, index, inside, upstream.dlogit.view(-1, len(index)).t())
         dpooled = dlogits.mul_(scale)
@@ -86,20 +100,16 @@ def _logits(pooled: Tensor, chunk: Chunk, problem: ClassProblem) -> tuple[Tensor
     return logits if bias is None else logits.add_(bias[:, None]), scale
 
 
+def _weights(chunk: Chunk, problem: ClassProblem) -> Tensor:
+    """The weights of the logits, (c, 1)."""
+    weights: Tensor = problem.arguments(*problem.classes(chunk))["logit_weights"]
+    return weights[:, None]
+
+
 def _set_labels(logits: Tensor, index: Tensor, inside: Tensor, values: Tensor) -> None:
     """Put ``values`` (K, B) at the labels' places in ``logits`` (c, B): one label of all samples after the other."""
     for place, here, value in zip(index[:, None], inside[:, None], values[:, None], strict=True):
         logits.scatter_(0, place, torch.where(here, value, logits.gather(0, place)))
-
-
-class LaneTerms(NamedTuple):
-    """What a sweep by lanes leaves for backward, see ``csrc/classes/cpu_terms.h``; what is not wanted has no rows."""
-
-    E: Tensor  # (kept, B): terms of the first rows, as many as fit
-    inverse_norm: Tensor  # (C·H,) of the proxies
-    label_slopes: Tensor  # (B·K, H)
-    label_rows: Tensor  # (B·K, D)
-    G: Tensor  # (B, D)
 
 
 class NativeClasses(NativeRows, ClassBackend):
@@ -114,9 +124,11 @@ class NativeClasses(NativeRows, ClassBackend):
         if not problem.is_bounded():
             _lanes("class_sweep", similarities, problem, vars(sums))
             return ()
-        terms = _room_of_terms(similarities, problem, request)
+        terms = LaneTerms.room(similarities, problem, request)
         similarities.want_gradients(request.want[0], False)
-        _lanes("class_terms", similarities, problem, {**_fields(terms), "total": sums.total, "target": sums.target})
+        _lanes(
+            "class_terms", similarities, problem, {**terms.native_fields(), "total": sums.total, "target": sums.target}
+        )
         sums.shift.fill_(module.library.class_term_shift)
         G = similarities.X.new_empty(0) if similarities.dX is None else similarities.dX
         return terms._replace(G=G) if any(request.want) else ()
@@ -131,7 +143,7 @@ class NativeClasses(NativeRows, ClassBackend):
         else:
             *terms, lse = saved
             shifted = (module.library.class_term_shift - lse).exp().masked_fill(lse == -torch.inf, 0)
-            fields = _fields(LaneTerms(*terms))
+            fields = LaneTerms(*terms).native_fields()
             given = {"factor": (gradient.dlse * shifted).to(similarities.compute), "G": terms[-1]}
             _lanes("class_terms_backward", similarities, problem, {**fields, **given, "dlogit": gradient.dlogit})
 
@@ -143,24 +155,6 @@ class NativeClasses(NativeRows, ClassBackend):
 
     def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
         _epilogue("class_lse_backward", chunk, problem, vars(upstream))
-
-
-def _room_of_terms(similarities: Similarities, problem: ClassProblem, request: Request) -> LaneTerms:
-    """Memory for what the wanted gradients take."""
-    X, (embeddings, proxies) = similarities.X, request.want
-    (B, D), H, entries = X.shape, problem.centers, problem.labels.labels.numel()
-    kept = min(similarities.count, bytes_to_save(X.device) // (B * X.itemsize)) if proxies else 0
-    E = reused_matrix(similarities.proxies, "terms", (kept, B), X.dtype)
-    inverse_norm = X.new_empty(similarities.count if proxies else 0)
-    slopes = X.new_empty((entries if embeddings or proxies else 0, H))
-    return LaneTerms(E, inverse_norm, slopes, X.new_empty((entries if embeddings else 0, D)), X.new_empty(0))
-
-
-def _fields(terms: LaneTerms) -> dict[str, Any]:
-    """The memory of a sweep by lanes, as the native module takes it."""
-    fields = terms._asdict()
-    del fields["G"]
-    return {**{name: tensor if tensor.numel() else None for name, tensor in fields.items()}, "kept": len(terms.E)}
 
 
 def _lanes(name: str, similarities: Similarities, problem: ClassProblem, given: Mapping[str, Any]) -> None:
@@ -177,7 +171,8 @@ def _epilogue(name: str, chunk: Chunk, problem: ClassProblem, tensors: Mapping[s
     # Enough slices of the classes to fill a device, whatever the number of columns.
     parts = max(1, min(64, 131072 // S.shape[1]))
     if name == "class_lse":
-        tensors = {**tensors, "partials": S.new_empty((parts, 2, S.shape[1]))}
+        rows = 2 if problem.logit_weights is None else 3
+        tensors = {**tensors, "partials": S.new_empty((parts, rows, S.shape[1]))}
     with module.current_stream(S.device) as stream:
         call(f"{name}_cuda", problem, classes, tensors, S, parts=parts, stream=stream)
 
@@ -196,10 +191,7 @@ def call(
     suffix, labels = module.SUFFIX[problem.scale.dtype], problem.labels
     chunk = getattr(module.library, f"ClassChunk_{suffix}")(
         classes=last - first,
-        centers=problem.centers,
         B=len(labels.labels),
-        pooling=problem.pooling,
-        labels_each=labels.labels_each,
         **module.addresses({"S": S, "inverse_norm": scale, **problem.arguments(first, last)}),
     )
     given: dict[str, Any] = {**tensors, "first_label": first}
@@ -223,11 +215,12 @@ class TritonClasses(TritonRows, ClassBackend):
         (first, last), B = problem.classes(chunk), chunk.S.shape[1]
         parameters = epilogue_launch(B, chunk.S.dtype, device.tile_of("class_lse", chunk.S))
         parts, per_part = slices_of(last - first, int(parameters["BLOCK_C"]), 64)
-        partials = chunk.S.new_empty((parts, 2, B))
+        partials, weighted = chunk.S.new_empty((parts, 2, B)), weighted_parts(problem, parts)
         with device.current(chunk.S):
             kernel[-(-B // int(parameters["BLOCK_B"])), parts](
                 target=sums.target,
                 partials=partials,
+                weighted=weighted,
                 per_part=per_part,
                 first_part=0,
                 scale_number=0.0,
@@ -235,7 +228,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 **_chunk_arguments(problem, chunk),
                 **parameters,
             )
-            add_slices(partials, sums)
+            add_slices(partials, weighted, sums)
 
     def sweep(self, similarities: Similarities, problem: ClassProblem, sums: ClassSums, request: Request) -> Saved:
         """Without gradients all classes in one launch, where that serves."""
@@ -247,7 +240,7 @@ class TritonClasses(TritonRows, ClassBackend):
     def complete_terms(
         self, similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
     ) -> tuple[Tensor, Tensor]:
-        from robustdml_ops.ops.classes.saved_terms_kernel import complete_terms as kernel
+        from robustdml_ops.ops.classes.sample_kernels import complete_terms as kernel
 
         X, P, (B, D) = similarities.embeddings, similarities.proxies, similarities.X.shape
         weighted, factor = torch.empty_like(similarities.X), torch.empty_like(upstream.lse)
@@ -261,7 +254,9 @@ class TritonClasses(TritonRows, ClassBackend):
                 inverse_norm=similarities.X_inverse_norm,
                 labels=problem.labels.labels,
                 scale=problem.scale,
-                **vars(upstream),
+                lse=upstream.lse,
+                dlse=upstream.dlse,
+                dlogit=upstream.dlogit,
                 factor=factor,
                 weighted=weighted,
                 classes=len(E),
@@ -314,7 +309,9 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
     pooled, tile = problem.pooling != "none", device.tile_of("fused_class_lse", X)
     parameters = fused_launch(B, D, X.dtype, pooled, input_precision, device.rows_are_vectors(P), tile)
     parts, per_part = slices_of(C, int(parameters["BLOCK_C"]), 512)
-    partials = sums.target.new_empty((parts, 2, B))
+    partials, weighted = sums.target.new_empty((parts, 2, B)), weighted_parts(problem, parts)
+    arguments = _arguments(problem, 0, C)
+    del arguments["K"]  # one label of each sample
     with device.current(X):
         kernel[-(-B // int(parameters["BLOCK_B"])), parts](
             X=X,
@@ -322,15 +319,16 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
             inverse_norm=inverse_norm,
             target=sums.target,
             partials=partials,
+            weighted=weighted,
             C=C,
             per_part=per_part,
             row_stride=P.stride(0),
             column_stride=P.stride(1),
             D=D,
-            **_arguments(problem, 0, C),
+            **arguments,
             **parameters,
         )
-        add_slices(partials, sums)
+        add_slices(partials, weighted, sums)
 
 
 def slices_of(classes: int, block: int, most: int) -> tuple[int, int]:
@@ -340,28 +338,36 @@ def slices_of(classes: int, block: int, most: int) -> tuple[int, int]:
     return -(-blocks // per_part), per_part * block
 
 
-def add_slices(partials: Tensor, sums: ClassSums) -> None:
+def weighted_parts(problem: ClassProblem, parts: int) -> Tensor | None:
+    """Memory for the weighted sums of logits of each slice, if they are wanted."""
+    weights = problem.logit_weights
+    return None if weights is None else weights.new_empty((parts, len(problem.labels.labels)))
+
+
+def add_slices(partials: Tensor, weighted: Tensor | None, sums: ClassSums) -> None:
     """Add the partial sums of all slices to ``sums``."""
-    from robustdml_ops.ops.classes.partial_sums import add_partials
+    from robustdml_ops.ops.classes.sample_kernels import add_partials
 
     parts, _, B = partials.shape
     # Narrow tiles: a batch of 256 makes 16 programs, and each of them has every part at hand at once.
     parameters = device.launch(BLOCK_P=device.block_of(parts, 128), BLOCK_B=16, num_warps=4, num_stages=1)
     add_partials[(-(-B // int(parameters["BLOCK_B"])),)](partials, sums.shift, sums.total, parts, B, **parameters)
+    if sums.weighted is not None and weighted is not None:
+        sums.weighted += weighted.sum(0, dtype=torch.float64)
 
 
 def _arguments(problem: ClassProblem, first: int, last: int) -> dict[str, Any]:
     """The classes ``first:last`` as arguments of all three kernels."""
-    labels = problem.labels.labels
-    given = {"labels": labels, "H": problem.centers, "B": len(labels), "POOLING": problem.pooling}
-    return given | problem.arguments(first, last)
+    given, labels = problem.arguments(first, last), problem.labels.labels
+    short = {"H": given.pop("centers"), "K": given.pop("labels_each"), "POOLING": given.pop("pooling")}
+    return {**given, **short, "labels": labels, "B": len(labels)}
 
 
 def _chunk_arguments(problem: ClassProblem, chunk: Chunk) -> dict[str, Any]:
     """The classes of a chunk as arguments of both kernels that read S."""
     first, last = problem.classes(chunk)
     given = {"S": chunk.S, "inverse_norm": chunk.scale, "c": last - first, "first": first}
-    return given | {"K": problem.labels.labels_each} | _arguments(problem, first, last)
+    return given | _arguments(problem, first, last)
 
 
 def epilogue_launch(B: int, compute: torch.dtype, tile: Mapping[str, int]) -> device.Launch:

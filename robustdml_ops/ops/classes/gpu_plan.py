@@ -1,6 +1,7 @@
 """The plan of a softmax step on a GPU: a list of launches around the saved terms of the log-sum-exp."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,23 +27,23 @@ from robustdml_ops.engine.plan import Plan, Results
 from robustdml_ops.engine.rows.backends import rows_launch
 from robustdml_ops.engine.similarity_chunks import bytes_to_save, product
 from robustdml_ops.engine.validation import is_number
-from robustdml_ops.ops.classes import class_lse
 from robustdml_ops.ops.classes.backends import BACKENDS, TritonClasses, epilogue_launch, slices_of
-from robustdml_ops.ops.classes.plan import ClassFormula
-from robustdml_ops.ops.classes.sweep import LARGEST_LOGIT, largest_sum
+from robustdml_ops.ops.classes.plan import ClassFormula, margins_serve
+from robustdml_ops.ops.classes.sweep import LARGEST_LOGIT, ClassProblem, largest_sum
 
 
 @dataclass(frozen=True)
 class ClassGpuPlan(GpuPlan):
-    """Settings: scale, target_bias, and whether the sum leaves the label out. P may be given by columns, (D, C)."""
+    """Settings: a ClassFormula. P may be given by columns, (D, C); margins, or None, are at place 6."""
 
+    general_loss: Callable[..., Tensor] = field(repr=False)
     columns: bool
     parts: int  # of the sums of all chunks
     finish_samples: Launch
 
     def run(self, *tensors: Any) -> Results:
         """Samples, product and terms of each chunk; losses; both gradients of each chunk. Nothing is waited for."""
-        X, P, labels, _, _, weights = tensors[:6]
+        X, P, labels, _, _, weights, margins = tensors[:7]
         of, new = self.common, X.new_empty
         B, C, _ = of.shape
         with device.current(X), without_autocast(X.device):
@@ -62,9 +63,8 @@ class ClassGpuPlan(GpuPlan):
             factor, weighted = torch.empty_like(inverse_norm), torch.empty_like(samples)
             losses = new(self.finish_samples.grid[0], dtype=torch.float64)
             rows = P if of.as_they_are else None
-            self.finish_samples(
-                partials, target, labels, weights, counts, X, inverse_norm, rows, E, factor, weighted, losses
-            )
+            vectors = (partials, target, labels, weights, margins, counts)
+            self.finish_samples(*vectors, X, inverse_norm, rows, E, factor, weighted, losses)
             left = None
             for piece, e, V in chunks:
                 if U is not None and len(chunks) > 1:
@@ -82,38 +82,39 @@ class ClassGpuPlan(GpuPlan):
 
     def general(self, *tensors: Any) -> Tensor:
         """The loss by the op that is differentiable twice."""
-        X, P, labels, _, _, weights = tensors[:6]
-        scale, target_bias, exclude = self.settings
-        settings = {"scale": scale, "target_bias": target_bias, "exclude_target": exclude, "backend": "triton"}
-        with torch.autocast(X.device.type, enabled=self.common.autocast):
-            lse, target = class_lse(X, P.t() if self.columns else P, labels, **settings)
-        losses = lse - target
-        if exclude:
-            losses = losses.masked_fill(lse == -torch.inf, 0)
-        if weights is None:
-            return losses.sum() / len(losses)
-        weights = weights.to(losses.dtype)
-        mean: Tensor = (weights * losses).sum() / (weights > 0).sum().clamp(min=1)
-        return mean
+        with torch.autocast(tensors[0].device.type, enabled=self.common.autocast):
+            return self.general_loss(*tensors)
 
 
 def class_gpu_plan(
-    formula: ClassFormula, X: Any, P: Any, labels: Any, weights: Any, *, columns: bool, backend: str | None
+    formula: ClassFormula,
+    X: Any,
+    P: Any,
+    labels: Any,
+    weights: Any,
+    margins: Any,
+    *,
+    columns: bool,
+    backend: str | None,
+    general: Callable[..., Tensor],
 ) -> Plan | None:
     """The plan of these tensors, P (C, D) or by ``columns`` (D, C); None where the launches do not serve them."""
-    scale, target_bias = formula.scale, formula.target_bias
-    if formula.angle or formula.pooling != "none":
-        return None
-    if P.dim() != 2:
+    if formula.pooling != "none" or P.dim() != 2 or not is_number(formula.scale) or not is_number(formula.margin):
         return None
     wanted = (X.requires_grad, P.requires_grad)
     if columns:
         P = P.t()
-    if not is_number(scale) or not is_number(target_bias) or not gpu_plan_serves(X, P, labels, weights):
+    if not gpu_plan_serves(X, P, labels, weights) or not margins_serve(margins, formula, labels, len(P)):
+        return None
+    if margins is not None and not margins.is_contiguous():
         return None
     common = common_of(X, P)
     terms = common.shape[0] * common.shape[1] * common.operand.itemsize
-    if common.compute != torch.float32 or abs(scale) > LARGEST_LOGIT or terms > bytes_to_save(X.device):
+    if (
+        common.compute != torch.float32
+        or not 0 < abs(formula.scale) <= LARGEST_LOGIT
+        or terms > bytes_to_save(X.device)
+    ):
         return None
     if not isinstance(choose(BACKENDS, backend, X.device, common.compute), TritonClasses):
         return None
@@ -122,19 +123,19 @@ def class_gpu_plan(
     pieces, parts = [], 0
     for first, last in chunks_of(common):
         n = last - first
-        epilogue = _epilogue(common, X, float(scale), (first, n, parts))
+        epilogue = _epilogue(common, X, float(formula.scale), (first, n, parts))
         pieces.append(Piece(first, last, normalize_launch(common, P, n), epilogue, of_chunks[n]))
         parts += epilogue.grid[1]
-    settings = (float(scale), float(target_bias), formula.exclude_target)
-    finish_samples = _finish_samples(common, X, P, settings, (parts, prepare.grid[0]))
+    finish_samples = _finish_samples(common, X, P, formula, (parts, prepare.grid[0]))
     return ClassGpuPlan(
         wanted=wanted,
         common=common,
-        settings=settings,
+        settings=(formula,),
         prepare=prepare,
         pieces=tuple(pieces),
         finish=(finish_X, finish_P),
         add=add_launch(finish_samples.grid[0]),
+        general_loss=general,
         columns=columns,
         parts=parts,
         finish_samples=finish_samples,
@@ -149,7 +150,8 @@ def _epilogue(common: Common, X: Tensor, scale: float, place: tuple[int, int, in
     tile = epilogue_launch(B, common.compute, device.tile_of("class_lse", X))
     parts, per_part = slices_of(c, int(tile["BLOCK_C"]), 64)
     fixed = {
-        **{"bias": None, "drop_similar_negatives": None, "c": c, "H": 1, "B": B, "K": 1, "first": first, "scale": None},
+        **dict.fromkeys((*ClassProblem.absent(), "weighted")),
+        **{"c": c, "H": 1, "B": B, "K": 1, "first": first, "scale": None},
         **{
             "per_part": per_part,
             "first_part": parts_before,
@@ -164,31 +166,18 @@ def _epilogue(common: Common, X: Tensor, scale: float, place: tuple[int, int, in
     return Launch(kernel, (-(-B // int(tile["BLOCK_B"])), parts), tensors, fixed)
 
 
-def _finish_samples(
-    common: Common, X: Tensor, P: Tensor, settings: tuple[float, float, bool], parts: tuple[int, int]
-) -> Launch:
+def _finish_samples(common: Common, X: Tensor, P: Tensor, formula: ClassFormula, parts: tuple[int, int]) -> Launch:
     """Losses and labels' terms; ``parts``: of the sums, and of the number of samples."""
-    from robustdml_ops.ops.classes.step_kernel import finish_samples as kernel
+    from robustdml_ops.ops.classes.sample_kernels import finish_samples as kernel
 
-    B, C, D = common.shape
-    (scale, target_bias, exclude), tile = settings, rows_launch(D, device.tile_of("rows", X))
-    strides = dict(
-        zip(("row_stride", "column_stride", "X_row_stride", "X_column_stride"), (*P.stride(), *X.stride()), strict=True)
-    )
+    (B, C, D), tile = common.shape, rows_launch(common.shape[2], device.tile_of("rows", X))
+    strides = ("row_stride", "column_stride", "X_row_stride", "X_column_stride")
     fixed = {
-        **{
-            "B": B,
-            "D": D,
-            "classes": C,
-            "parts": parts[0],
-            "count_parts": parts[1],
-            "scale": scale,
-            "target_bias": target_bias,
-        },
-        **{"most": largest_sum(C), "EXCLUDE": exclude, "BLOCK_P": device.block_of(parts[0], 64)},
-        **strides,
+        **{"B": B, "D": D, "classes": C, "parts": parts[0], "count_parts": parts[1], "most": largest_sum(C)},
+        **{"scale": float(formula.scale), "margin": float(formula.margin), "margin_unit": formula.margin_unit},
+        **{"MARGIN": formula.margin_kind, "CLASS_MARGINS": formula.class_margins, "EXCLUDE": formula.exclude_target},
+        **{"BLOCK_P": device.block_of(parts[0], 64), **dict(zip(strides, (*P.stride(), *X.stride()), strict=True))},
         **tile,
     }
-    tensors = ["partials", "target", "labels", "weights", "counts", "X", "inverse_norm", "P", "E", "factor"]
-    tensors += ["weighted", "losses"]
-    return Launch(kernel, device.grid_of(B, tile["BLOCK_R"]), tensors, fixed)
+    tensors = ("partials", "target", "labels", "weights", "margins", "counts", "X", "inverse_norm", "P", "E")
+    return Launch(kernel, device.grid_of(B, tile["BLOCK_R"]), (*tensors, "factor", "weighted", "losses"), fixed)

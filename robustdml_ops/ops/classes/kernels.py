@@ -6,7 +6,7 @@ import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type
 from robustdml_ops.engine.rows.kernels import embedding_columns, store_radial, unit_rows
-from robustdml_ops.ops.classes.partial_sums import LOWEST, add_logits, store_partial
+from robustdml_ops.ops.classes.sample_kernels import LOWEST, add_logits, are_labels, load_places, store_partial
 
 
 @triton.jit
@@ -81,18 +81,6 @@ def load_pooled(
 
 
 @triton.jit
-def load_places(
-    labels,  # addresses, int64, in
-    exist,  # bool, in: which there are
-    first,  # class of the chunk's first row, in
-):
-    """Places of labels in a chunk, int32: negative or beyond any chunk for ABSENT, ELSEWHERE and other classes."""
-    label = tl.load(labels, mask=exist, other=-1)
-    # The difference of ABSENT and a class has no place in 64 bits, and others have none in 32.
-    return tl.where(label < first, -1, tl.minimum(label - first, 2147483647)).to(tl.int32)
-
-
-@triton.jit
 def slope_and_offset(
     scale,  # addresses of (C,) or () compute dtype, or one number for all classes, in
     bias,  # (C,) compute dtype, in; None: none
@@ -111,24 +99,6 @@ def slope_and_offset(
     return slope, tl.where(inside, offset, float("-inf"))
 
 
-@triton.jit
-def are_labels(
-    classes,  # (BLOCK_C,) int, in: counted from the chunk's first
-    own,  # (BLOCK_B,) int32, in: the first label of each sample, counted so
-    labels,  # (B, K) int64, in
-    columns,  # (BLOCK_B,) int32, in: samples
-    exist,  # (BLOCK_B,) bool, in: which exist
-    first,  # class of the chunk's first row, in
-    K,  # labels of a sample, in
-):
-    """Which classes are labels of which samples, (BLOCK_C, BLOCK_B)."""
-    found = classes[:, None] == own[None, :]
-    for j in range(1, K):
-        other = load_places(labels + columns * K + j, exist, first)
-        found |= classes[:, None] == other[None, :]
-    return found
-
-
 @triton.jit(do_not_specialize=["c", "first", "per_part", "first_part"])
 def class_lse(
     S,  # (c, H, B) compute dtype, contiguous, in: similarities, or V·x
@@ -137,8 +107,10 @@ def class_lse(
     scale,  # (c,) or () compute dtype, in; None: scale_number
     bias,  # (c,) compute dtype, in; None: none
     drop_similar_negatives,  # (B,) compute dtype, in: limits of other classes than the label; None: none
+    logit_weights,  # (c,) compute dtype, in: of a sum of the logits; None: no such sum
     target,  # (B, K) compute dtype, out: logits of the labels, where their classes are in the chunk
     partials,  # (all parts, 2, B) compute dtype, out: sums of each part, see add_partials
+    weighted,  # (all parts, B) compute dtype, out: Σ logit_weights · logit of each part, without the labels; or None
     E,  # (c, B) operand dtype, contiguous, out: exp(logit) · scale / |v|, 0 at labels; None: logits have no known bound
     c,  # classes of the chunk, in
     H,  # centres of a class, in
@@ -180,6 +152,7 @@ def class_lse(
         limits = tl.load(drop_similar_negatives + columns, mask=exist, other=0.0)
     shift = tl.full((BLOCK_C, BLOCK_B), LOWEST if E is None else 0.0, dtype)
     total = tl.zeros((BLOCK_C, BLOCK_B), dtype)
+    logits = tl.zeros((BLOCK_C, BLOCK_B), dtype)
     for start in range(begin, end, BLOCK_C):
         classes = start + tl.arange(0, BLOCK_C)
         rows = classes.to(tl.int64)
@@ -188,7 +161,11 @@ def class_lse(
         similarity = load_pooled(S + rows[:, None] * H * B + columns[None, :], mask, norms, B, H, gamma, POOLING)[0]
         slope, offset = slope_and_offset(scale, bias, rows, classes < end, scale_stride)
         logit = slope[:, None] * similarity + offset[:, None]
-        logit = tl.where(are_labels(classes, own, labels, columns, exist, first, K), float("-inf"), logit)
+        of_label = are_labels(classes, own, labels, columns, exist, first, K)
+        if logit_weights is not None:
+            weight = tl.load(logit_weights + rows, mask=classes < end, other=0.0)
+            logits += tl.where(of_label | (classes >= end)[:, None], 0.0, weight[:, None] * logit)
+        logit = tl.where(of_label, float("-inf"), logit)
         if drop_similar_negatives is not None:
             logit = tl.where(similarity > limits[None, :], float("-inf"), logit)
         if E is None:
@@ -199,7 +176,10 @@ def class_lse(
             if inverse_norm is not None:
                 slope *= tl.load(inverse_norm + rows, mask=classes < end, other=0.0)
             tl.store(E + rows[:, None] * B + columns[None, :], e * slope[:, None], mask=mask)
-    store_partial(partials, first_part + part.to(tl.int64), columns, B, shift, total)
+    place = first_part + part.to(tl.int64)
+    store_partial(partials, place, columns, B, shift, total)
+    if logit_weights is not None:
+        tl.store(weighted + place * B + columns, tl.sum(logits, axis=0), mask=exist)
 
 
 @triton.jit(do_not_specialize=["c", "first", "per_part"])
@@ -213,9 +193,11 @@ def class_lse_backward(
     scale,  # (c,) or () compute dtype, in
     bias,  # (c,) compute dtype, in; None: none
     drop_similar_negatives,  # (B,) compute dtype, in: limits of other classes than the label; None: none
+    logit_weights,  # (c,) compute dtype, in: of a sum of the logits; None: no such sum
     lse,  # (B,) compute dtype, in: the whole log-sum-exp; +∞: of an empty sum
     dlse,  # (B,) compute dtype, in: dL/dlse
     dlogit,  # (B, K) compute dtype, in: dL/dlogit of the labels
+    dweighted,  # (B,) compute dtype, in: dL/d(sum of the logits by logit_weights); None: no such sum
     c,  # classes of the chunk, in
     H,  # centres of a class, in
     B,  # samples, in
@@ -242,6 +224,8 @@ def class_lse_backward(
     dtype: tl.constexpr = S.dtype.element_ty
     gamma = in_type(gamma, dtype)
     slope, offset = slope_and_offset(scale, bias, rows, inside, scale_stride)
+    if dweighted is not None:
+        logit_weight = tl.load(logit_weights + rows, mask=inside, other=0.0)
     norms = (inverse_norm, (rows * H)[:, None], inside[:, None])
     centers = tl.arange(0, CENTERS)
     along = tl.zeros((BLOCK_C, CENTERS), dtype)
@@ -258,6 +242,8 @@ def class_lse_backward(
         if drop_similar_negatives is not None:
             limits = tl.load(drop_similar_negatives + columns, mask=exist, other=0.0)
             gradient = tl.where(similarity > limits[None, :], 0.0, gradient)
+        if dweighted is not None:
+            gradient += logit_weight[:, None] * tl.load(dweighted + columns, mask=exist, other=0.0)[None, :]
         for j in range(0, K):
             label = load_places(labels + columns * K + j, exist, first)
             of_label = tl.load(dlogit + columns * K + j, mask=exist, other=0.0)
@@ -338,8 +324,10 @@ def fused_class_lse(
     scale,  # (C,) or () float32, in
     bias,  # (C,) float32, in; None: none
     drop_similar_negatives,  # (B,) float32, in: a class that is more similar and no label is left out; None: none is
+    logit_weights,  # (C,) float32, in: of a sum of the logits; None: no such sum
     target,  # (B,) float32, out: logit of the label
     partials,  # (parts, 2, B) float32, out: sums of each part, see add_partials
+    weighted,  # (parts, B) float32, out: Σ logit_weights · logit of each part, without the label; or None
     C,  # classes, in
     H,  # centres of a class, in
     B,  # samples, in
@@ -372,6 +360,7 @@ def fused_class_lse(
     own_logit = tl.zeros((BLOCK_B,), tl.float32)
     shift = tl.full((BLOCK_C, BLOCK_B), LOWEST, tl.float32)
     total = tl.zeros((BLOCK_C, BLOCK_B), tl.float32)
+    logits = tl.zeros((BLOCK_C, BLOCK_B), tl.float32)
     for start in range(begin, end, BLOCK_C):
         classes = start + tl.arange(0, BLOCK_C)
         inside = classes < end
@@ -388,9 +377,14 @@ def fused_class_lse(
         logit = slope[:, None] * pooled + offset[:, None]
         is_own = classes[:, None] == own[None, :]
         own_logit += tl.sum(tl.where(is_own & inside[:, None], logit, 0.0), axis=0)
+        if logit_weights is not None:
+            weight = tl.load(logit_weights + rows, mask=inside, other=0.0)
+            logits += tl.where(is_own | (~inside)[:, None], 0.0, weight[:, None] * logit)
         logit = tl.where(is_own, float("-inf"), logit)
         if drop_similar_negatives is not None:
             logit = tl.where(pooled > limits[None, :], float("-inf"), logit)
         shift, total = add_logits(logit, shift, total)
     tl.store(target + columns, own_logit, mask=exist & (own >= begin) & (own < end))
     store_partial(partials, part.to(tl.int64), columns, B, shift, total)
+    if logit_weights is not None:
+        tl.store(weighted + part.to(tl.int64) * B + columns, tl.sum(logits, axis=0), mask=exist)

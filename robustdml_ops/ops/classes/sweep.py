@@ -11,16 +11,17 @@ the label's element of E: dlogit_x · scale / |p| / f_x.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from robustdml_ops.backends.dispatch import without_autocast
 from robustdml_ops.engine.labels import ELSEWHERE, LabelSets
+from robustdml_ops.engine.op_arguments import op_options
 from robustdml_ops.engine.proxy_update import ProxyUpdate
-from robustdml_ops.engine.rows.backends import RowsBackend, rows_at
+from robustdml_ops.engine.rows.backends import RowsBackend, reused_matrix, rows_at
 from robustdml_ops.engine.rows.lengths import inverse_lengths
 from robustdml_ops.engine.similarity_chunks import (
     Chunk,
@@ -36,30 +37,57 @@ LARGEST_LOGIT = 64.0
 Saved = tuple[Tensor, ...]
 
 
+@op_options
 @dataclass(frozen=True)
 class ClassProblem:
-    """The logits scale_k·s'_xk + bias_k, where s' pools the similarities with the H sub-centres of a class."""
+    """What a sweep has beside both matrices: the logits scale_k·s'_xk + bias_k, and what is summed.
+
+    s' pools the similarities with the H sub-centres of a class. Kernels have arguments of the same names, but for those
+    in ``of_results``.
+    """
 
     labels: LabelSets
     scale: Tensor  # () or (C,) compute dtype, contiguous
-    bias: Tensor | None  # (C,) compute dtype, contiguous; −inf: the class is masked
-    centers: int  # H
-    target_bias: float  # added to the logit of the label
-    pooling: str  # "none" (H = 1), "max" or "softmax"
-    gamma: float  # temperature of "softmax"
-    exclude_target: bool  # whether the sum leaves the label out
-    normalize: bool  # whether proxies are scaled to length 1
+    bias: Tensor | None = None  # (C,) compute dtype, contiguous; −inf: the class is masked
+    centers: int = 1  # H
+    target_bias: float = 0.0  # added to the logit of the label
+    pooling: str = "none"  # "none" (H = 1), "max" or "softmax"
+    gamma: float = 1.0  # temperature of "softmax"
+    exclude_target: bool = False  # whether the sum leaves the label out
+    normalize: bool = True  # whether proxies are scaled to length 1
     drop_similar_negatives: Tensor | None = (
         None  # (B,) compute dtype, contiguous: other classes than the label's above it are out
     )
+
+    logit_weights: Tensor | None = None  # (C,) compute dtype, contiguous, of a sum of the logits; None: no such sum
+
+    of_results = ("labels", "target_bias", "exclude_target", "normalize")
+    by_class = ("scale", "bias", "logit_weights")
+
+    @classmethod
+    def absent(cls) -> tuple[str, ...]:
+        """Names of the tensors of kernels that a problem may lack."""
+        return tuple(field.name for field in fields(cls) if field.default is None)
+
+    @property
+    def target_shape(self) -> tuple[int, ...]:
+        """(B,) or (B, K) logits of the labels; with ``logit_weights`` one more, their sum."""
+        shape = self.labels.labels.shape
+        return tuple(shape) if self.logit_weights is None else (shape[0], self.labels.labels_each + 1)
+
+    def split(self, target: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Logits of the labels, in the shape of these, and the weighted sum (B,) or None."""
+        if self.logit_weights is None:
+            return target, None
+        return target[:, :-1].reshape(self.labels.labels.shape), target[:, -1]
 
     def classes(self, chunk: Chunk) -> tuple[int, int]:
         """The first class of a chunk, which holds whole classes, and the one after its last."""
         return chunk.first // self.centers, chunk.last // self.centers
 
     def is_bounded(self) -> bool:
-        """Whether all logits are known to be within ±64, and their exponentials need no shift; reads values."""
-        if not self.normalize or not self.scale.numel():
+        """Whether all logits are known to be within ±64, so that terms may be saved without a shift; reads values."""
+        if not self.normalize or not self.scale.numel() or self.logit_weights is not None:
             return False
         largest = float(self.scale.abs().max())
         if self.bias is not None:
@@ -71,14 +99,13 @@ class ClassProblem:
         return Swept(proxies, selected=selected, normalize=self.normalize, together=self.centers)
 
     def arguments(self, first: int, last: int) -> dict[str, Any]:
-        """Logits of the classes ``first:last`` as arguments of every backend's kernels; views keep the memory alive."""
-        return {
-            "scale": self.scale if self.scale.dim() == 0 else self.scale[first:last],
-            "scale_stride": self.scale.dim(),
-            "bias": None if self.bias is None else self.bias[first:last],
-            "gamma": float(self.gamma),
-            "drop_similar_negatives": self.drop_similar_negatives,
-        }
+        """The classes ``first:last`` as arguments of every backend's kernels; views keep the memory alive."""
+        names = (name for name in self.option_names if name not in self.of_results)  # type: ignore[attr-defined]
+        given = {name: getattr(self, name) for name in names}
+        for name in self.by_class:
+            if given[name] is not None and given[name].dim():
+                given[name] = given[name][first:last]
+        return {**given, "scale_stride": self.scale.dim(), "labels_each": self.labels.labels_each}
 
     def places(self, first: int, last: int) -> tuple[Tensor, Tensor]:
         """Place of every label among the classes ``first:last``, (K, B), and whether it is one of these."""
@@ -94,6 +121,7 @@ class ClassSums:
     shift: Tensor  # (B,) float64 in/out: largest logit so far; −inf: none yet
     total: Tensor  # (B,) float64 in/out: Σ exp(logit − shift) so far
     target: Tensor  # (B,) or (B, K) compute dtype out: scale·s' + bias of the labels, once their chunks have passed
+    weighted: Tensor | None = None  # (B,) float64 in/out: Σ logit_weights · logit over the classes but the labels'
 
 
 @dataclass(frozen=True)
@@ -103,6 +131,7 @@ class ClassUpstream:
     lse: Tensor  # +inf where the sum is empty: exp(logit − lse) is 0 there
     dlse: Tensor  # dL/dlse
     dlogit: Tensor  # (B,) or (B, K): dL/dlogit of the labels, by way of lse and of target
+    dweighted: Tensor | None = None  # (B,): dL/d(sum of the logits by logit_weights)
 
 
 class ClassBackend(RowsBackend):
@@ -155,6 +184,33 @@ class Request:
     bounded: bool = False  # whether one number tells that logits are within ±64: see bounded()
 
 
+class LaneTerms(NamedTuple):
+    """What a sweep by lanes leaves for backward, see ``csrc/classes/cpu_terms.h``; what is not wanted has no rows."""
+
+    E: Tensor  # (kept, B): terms of the first rows, as many as fit
+    inverse_norm: Tensor  # (C·H,) of the proxies
+    label_slopes: Tensor  # (B·K, H)
+    label_rows: Tensor  # (B·K, D)
+    G: Tensor  # (B, D)
+
+    @classmethod
+    def room(cls, similarities: Similarities, problem: ClassProblem, request: Request) -> "LaneTerms":
+        """Memory for what the wanted gradients take."""
+        X, (embeddings, proxies) = similarities.X, request.want
+        (B, D), H, entries = X.shape, problem.centers, problem.labels.labels.numel()
+        kept = min(similarities.count, bytes_to_save(X.device) // (B * X.itemsize)) if proxies else 0
+        E = reused_matrix(similarities.proxies, "terms", (kept, B), X.dtype)
+        inverse_norm = X.new_empty(similarities.count if proxies else 0)
+        slopes = X.new_empty((entries if embeddings or proxies else 0, H))
+        return cls(E, inverse_norm, slopes, X.new_empty((entries if embeddings else 0, D)), X.new_empty(0))
+
+    def native_fields(self) -> dict[str, Any]:
+        """The memory as the native module takes it."""
+        fields = self._asdict()
+        del fields["G"]
+        return {**{name: tensor if tensor.numel() else None for name, tensor in fields.items()}, "kept": len(self.E)}
+
+
 def bounded(labels: Tensor, scale: float | Tensor, bias: Tensor | None, pooling: str, normalize: bool) -> bool:
     """Whether classes have one proxy, samples one label, and logits are within ±64; no tensor's values are read."""
     known = not isinstance(scale, Tensor) and abs(scale) <= LARGEST_LOGIT
@@ -203,12 +259,13 @@ def class_sweep(
     request: Request,
     selected: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Saved]:
-    """Log-sum-exp over the classes (B,) and logits of the labels; what backward may take, as ``request`` says."""
+    """Log-sum-exp over the classes (B,), and a ``target_shape``; what backward may take, as ``request`` says."""
     B, compute = len(embeddings), problem.scale.dtype
     labels = problem.labels.labels
     saved: Saved = ()
     shift = embeddings.new_full((B,), -torch.inf, dtype=torch.float64)
-    sums = ClassSums(shift, torch.zeros_like(shift), embeddings.new_zeros(labels.shape, dtype=compute))
+    weighted = None if problem.logit_weights is None else torch.zeros_like(shift)
+    sums = ClassSums(shift, torch.zeros_like(shift), embeddings.new_zeros(labels.shape, dtype=compute), weighted)
     if B and count_selected(proxies, selected):
         with without_autocast(embeddings.device):
             similarities = Similarities(embeddings, problem.swept(proxies, selected), compute, operand, backend)
@@ -217,6 +274,8 @@ def class_sweep(
     if problem.labels.elsewhere:
         target = target.masked_fill(labels == ELSEWHERE, -torch.inf)
     lse = with_labels(sums, target, problem)
+    if weighted is not None:
+        target = torch.cat([target.view(B, problem.labels.labels_each), weighted.to(compute)[:, None]], 1)
     # A tensor of its own: autograd takes what is saved for results without a gradient.
     return lse.to(compute, copy=True), target, (*saved, lse) if saved else ()
 
@@ -248,13 +307,15 @@ def class_sweep_backward(
         return gradients_without_samples(embeddings, proxies, compute, want, update)
     (lse, target), (dlse, dtarget) = results, upstream
     lse = lse.masked_fill(lse == -torch.inf, torch.inf)
+    (target, _), (dtarget, dweighted) = problem.split(target), problem.split(dtarget)
     dlogit = dtarget
     if not problem.exclude_target:
         # The probability of a label may be 1 but for less than its logit's rounding.
         exact = saved[-1].masked_fill(lse == torch.inf, torch.inf) if saved and lse.device.type == "cpu" else lse
         of_sample = (dlse, exact) if target.dim() == 1 else (dlse[:, None], exact[:, None])
         dlogit = (dtarget + of_sample[0] * (target - of_sample[1]).exp()).to(compute)
-    gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous())
+    dweighted = None if dweighted is None else dweighted.contiguous()
+    gradient = ClassUpstream(lse, dlse.contiguous(), dlogit.contiguous(), dweighted)
     with without_autocast(embeddings.device):
         similarities = Similarities(embeddings, problem.swept(proxies, selected), compute, operand, backend)
         similarities.want_gradients(*want, update)

@@ -12,19 +12,19 @@ from robustdml_ops.backends.native_module import lanes_serve
 from robustdml_ops.engine.labels import ABSENT, LabelSets
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities, Swept, accumulate, chunk_rows, product
 from robustdml_ops.engine.validation import check_gradient_fits
-from robustdml_ops.ops.classes.autograd import ClassSettings, sweep_values
-from robustdml_ops.ops.pairs.eager import EagerPairs
-from robustdml_ops.ops.pairs.native import NativePairs, rows_fit_lanes, whole_matrices_serve
-from robustdml_ops.ops.pairs.problem import (
+from robustdml_ops.ops.classes.autograd import Settings, sweep_values
+from robustdml_ops.ops.classes.sweep import ClassProblem
+from robustdml_ops.ops.pairs.backends import (
     Arithmetic,
+    ContrastOptions,
+    EagerPairs,
     GivenRows,
     PairBackend,
-    PairContrastProblem,
-    PairHingeProblem,
+    PairOptions,
     PairProblem,
     PairSums,
 )
-from robustdml_ops.ops.pairs.triton import TritonPairs
+from robustdml_ops.ops.pairs.compiled_backends import NativePairs, TritonPairs, rows_fit_lanes, whole_matrices_serve
 
 BACKENDS: dict[str, PairBackend] = {"native": NativePairs(), "triton": TritonPairs(), "eager": EagerPairs()}
 
@@ -82,16 +82,17 @@ def pair_sweep(
     if rows is not None:
         anchors, others = rows
         candidates = None if candidates is None else others
-    way = way_of(anchors, candidates, arithmetic, problem.kind, problem.form)
-    if isinstance(problem, PairHingeProblem) and problem.average and way != "batch":
-        plain = replace(problem, average=False)
+    way = way_of(anchors, candidates, arithmetic, problem.options)
+    options = problem.options
+    if options.average and way != "batch":
+        plain = replace(problem, options=replace(options, average=False))
         return _averaged(partial(pair_sweep, anchors, candidates, plain, arithmetic=arithmetic), upstream, want)
     new = anchors.new_zeros
     result = PairResult(new(n, dtype=dtype), new(n, dtype=dtype))
-    if problem.counts:
+    if options.kind == "pair_hinge":
         result.counts = new((2, n), dtype=torch.int64)
     want_anchors, want_candidates = want[0], want[0] if candidates is None else want[1]
-    if problem.has_coefficients and any(want):
+    if problem.coefficients is not None and any(want):
         result.by_anchor = new((2, n), dtype=dtype)
     if n == 0 or len(others) == 0:
         result.danchors = new(anchors.shape, dtype=dtype) if want_anchors else None
@@ -108,14 +109,12 @@ def pair_sweep(
             result.danchors = _symmetric(anchors, problem, sums, arithmetic)
         else:
             _in_chunks(anchors, candidates, problem, sums, result, arithmetic, want)
-    return result.divided(result.terms) if problem.average else result
+    return result.divided(result.terms) if options.average else result
 
 
-def way_of(anchors: Tensor, candidates: Tensor | None, arithmetic: Arithmetic, kind: str, form: str = "") -> str:
-    """How a sweep goes: the whole "batch" at once, by "tiles", by lanes of "anchors" or "candidates", or by "chunks".
-
-    ``kind`` and ``form`` are the problem's; a ``form`` of a contrast allows tiles.
-    """
+def way_of(anchors: Tensor, candidates: Tensor | None, arithmetic: Arithmetic, options: PairOptions) -> str:
+    """How a sweep goes: the whole "batch" at once, by "tiles", by lanes of "anchors" or "candidates", by "chunks"."""
+    form = getattr(options, "form", "")  # of a contrast, which allows tiles
     others, (backend, dtype, operand) = anchors if candidates is None else candidates, arithmetic
     whole = backend.has_lanes and whole_matrices_serve(anchors, dtype, operand)
     if whole and (form == "both" if candidates is not None else tiles_pay(form, anchors)):
@@ -124,7 +123,7 @@ def way_of(anchors: Tensor, candidates: Tensor | None, arithmetic: Arithmetic, k
         return "batch"
     if not backend.has_lanes:
         return "chunks"
-    if kind == "pair_hinge":
+    if options.kind == "pair_hinge":
         return "candidates" if candidates is not None and lanes_serve(others, operand, dtype) else "chunks"
     return "anchors" if rows_fit_lanes(others) and lanes_serve(anchors.to(dtype), operand, dtype) else "chunks"
 
@@ -177,7 +176,7 @@ def _in_chunks(
 def both_ways(
     anchors: Tensor,
     candidates: Tensor,
-    problem: PairContrastProblem,
+    problem: PairProblem,
     upstream: tuple[Tensor, Tensor],
     name: str,
     arithmetic: Arithmetic,
@@ -188,7 +187,7 @@ def both_ways(
     By rows takes a sweep for the log-sum-exps of the candidates, and one for those of the anchors and all gradients.
     """
     n, m, factor = len(anchors), len(candidates), upstream[0]
-    plain, more = replace(problem, form="outside"), (arithmetic, want)
+    plain, more = replace(problem, options=ContrastOptions("outside")), (arithmetic, want)
     if n == 0:
         return pair_sweep(anchors, candidates, plain, upstream, *more)
     # Candidates without an anchor have no loss.
@@ -204,27 +203,19 @@ def both_ways(
     gradients = arithmetic.backend.whole_sweep("tiles", (anchors, candidates), plain, sums, arithmetic, want)
     if gradients is not None:
         return PairResult(of_rows[0] + of_columns[0, :n], of_rows[1], None, None, *gradients, by_anchor)
+    assert problem.coefficients is not None
     absent, place = problem.sets.labels == ABSENT, torch.arange(n, device=factor.device)
     mask = torch.zeros_like(factor).masked_fill_(absent, -torch.inf)
-    settings = ClassSettings(
-        centers=1,
-        target_bias=0.0,
-        pooling="none",
-        gamma=1.0,
-        exclude_target=False,
-        normalize=True,
-        elsewhere=False,
-        differentiable=False,
-        backend=name,
-        operand=arithmetic.operand,  # which losses over classes choose otherwise on a CPU
-    )
-    back = (candidates[:n], anchors, *LabelSets.of(place).in_both_orders, problem.coefficients[0].detach(), mask, None)
-    lse, target = sweep_values(back, settings)
-    columns = factor.new_full((m,), torch.inf), of_candidates
-    columns[0][:n] = lse.masked_fill(absent, torch.inf)
+    # Losses over classes choose another operand type on a CPU.
+    settings = Settings(differentiable=False, backend=name, operand=arithmetic.operand)
+    back = ClassProblem(LabelSets.of(place), problem.coefficients[0].detach(), mask)
+    lse, target = sweep_values(candidates[:n], anchors, back, settings)
+    column_lse = factor.new_full((m,), torch.inf)
+    column_lse[:n] = lse.masked_fill(absent, torch.inf)
+    columns = {"column_lse": column_lse, "column_upstream": of_candidates}
     # dL/dz of row i, with shares p = e^(z − lse):  positive: w (p_row + p_column − 2),  others: w (p_row + p_column).
-    # The upstream gradients (2w, −w) of loss = lse − z and lse give w p_row − 2w; ``columns`` add w p_column.
-    result = pair_sweep(anchors, candidates, replace(plain, columns=columns), (2 * factor, -factor), *more)
+    # The upstream gradients (2w, −w) of loss = lse − z and lse give w p_row − 2w; the columns add w p_column.
+    result = pair_sweep(anchors, candidates, replace(plain, **columns), (2 * factor, -factor), *more)
     return replace(result, positive=result.positive + (lse - target).masked_fill(absent, 0))
 
 
@@ -265,7 +256,7 @@ def _symmetric(
     # Tensor cores take less time for another product than memory for a sum of dS and its transpose.
     dS = new((n, n), dtype=operand) if dU is not None and backend.rounds and operand != dtype else None
     chunk = Chunk(0, n, product(U, U.t(), S), U, inverse_norm, short, None, dS)
-    if isinstance(problem, PairHingeProblem) and problem.average and sums.upstream is not None:
+    if problem.options.average and sums.upstream is not None:
         backend.pair_sums(chunk, problem, replace(sums, upstream=None))
         if not backend.keeps_cosines(S, problem):
             product(U, U.t(), S)
@@ -274,22 +265,28 @@ def _symmetric(
     backend.pair_sums(chunk, problem, sums)
     if dU is None:
         return None
-    if dS is not None:
-        accumulate(product(dS, U, dU), dS.t(), U)
-    else:
-        some = _ROWS if U.device.type == "cpu" else max(_ROWS, _ELEMENTS // n)
-        for first in range(0, n, some):
-            rows = slice(first, first + some)
-            product((S[rows] + S[:, rows].t()).to(operand), U, dU[rows])
+    multiply_both_sides(S if dS is None else dS, U, dU)
     backend.normalize_rows_backward(dU, U, inverse_norm)
     if short:
         check_gradient_fits(dU, inverse_norm, "embeddings")
     return dU
 
 
+def multiply_both_sides(dS: Tensor, U: Tensor, dU: Tensor) -> None:
+    """DU ← (dS + dSᵀ)·U."""
+    if dS.dtype != dU.dtype:
+        accumulate(product(dS, U, dU), dS.t(), U)
+        return
+    n = len(U)
+    some = _ROWS if U.device.type == "cpu" else max(_ROWS, _ELEMENTS // n)
+    for first in range(0, n, some):
+        rows = slice(first, first + some)
+        product((dS[rows] + dS[:, rows].t()).to(U.dtype), U, dU[rows])
+
+
 def _given_rows(problem: PairProblem, anchors: Tensor, others: Tensor, dtype: torch.dtype) -> GivenRows | None:
     """The rows that distances need; on the CPU in the compute type, which the normalisation would make for itself."""
-    if not problem.euclidean:
+    if not problem.options.euclidean:
         return None
     given = anchors.contiguous() if anchors.is_cuda else anchors.to(dtype).contiguous()
     if others is anchors:

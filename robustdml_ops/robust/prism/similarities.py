@@ -76,8 +76,10 @@ class ProxySimilarity(ClassBuffers):
         proxies = self.shards.select_local(proxies)
         shape, (C, D) = tuple(proxies.shape), (len(self.observed), batch.X.shape[1])
         if len(shape) not in (2, 3) or (shape[0], shape[-1]) != (C, D) or not proxies.is_floating_point():
+            turned = ": give its transpose, .T" if shape == (D, C) else ""
             raise ValueError(
-                f"proxies must be floating point of shape ({C}, {D}) or ({C}, H, {D}), got {shape} of {proxies.dtype}"
+                f"proxies must be floating point of shape ({C}, {D}) or ({C}, H, {D}), got {shape} of "
+                f"{proxies.dtype}{turned}"
             )
         pooling = "none" if len(shape) == 2 else "max"
         lse, target = joint_class_lse(

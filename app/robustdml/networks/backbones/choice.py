@@ -12,7 +12,7 @@ from torch import nn
 
 from robustdml.config import UNTRAINED, TrainingConfig
 from robustdml.data import RetrievalData
-from robustdml.data.image_files import DEFAULT_IMAGE_SIZE
+from robustdml.data.image_files import DEFAULT_IMAGE_SIZE, ImageFiles
 from robustdml.data.named import NAMED
 from robustdml.errors import UsageError, expanded
 from robustdml.networks.backbones.photographs import (
@@ -21,6 +21,7 @@ from robustdml.networks.backbones.photographs import (
     make_efficientnet,
     require_efficientnet,
 )
+from robustdml.networks.backbones.programs import is_program, load_program
 from robustdml.networks.backbones.timm_models import PREFIX, load_timm, make_timm, timm_image_size
 from robustdml.networks.models import SmallCNN
 from robustdml.networks.pretraining import load_pretrained_cnn, pretrained
@@ -41,8 +42,8 @@ def check_installed(name: str, weights: str) -> None:
 
 
 def is_own_code(name: str) -> bool:
-    """Tell whether a name means code of the user's own, ``package.module:factory``."""
-    return ":" in name and not name.startswith(PREFIX)
+    """Tell whether a name means code of the user's own: ``package.module:factory``, a file of it, or a program."""
+    return (":" in name and not name.startswith(PREFIX)) or is_program(name)
 
 
 def load_backbone(
@@ -76,9 +77,12 @@ def make_backbone(name: str, channels: int, image_size: int) -> nn.Module:
         return make_efficientnet(image_size)
     if name.startswith(PREFIX):
         return make_timm(name)
+    if is_program(name):
+        return load_program(expanded(name))
     if is_own_code(name):
         return import_backbone(name)
-    raise UsageError(f"backbone {name!r}: expected {EFFICIENTNET}, {PREFIX}NAME, package.module:factory or {UNTRAINED}")
+    expected = f"{EFFICIENTNET}, {PREFIX}NAME, package.module:factory, FILE.py:factory, FILE.pt2 or {UNTRAINED}"
+    raise UsageError(f"backbone {name!r}: expected {expected}")
 
 
 def _check_channels(name: str, channels: int) -> None:
@@ -91,17 +95,23 @@ def _check_channels(name: str, channels: int) -> None:
 
 
 def import_backbone(path: str) -> nn.Module:
-    """Make a backbone of the user's own: ``package.module:factory``, called without arguments."""
-    module_name, _, factory_name = path.partition(":")
+    """Make a backbone of the user's own, ``package.module:factory`` or ``FILE.py:factory``, without arguments."""
+    module_name, _, factory_name = path.rpartition(":")
     if not module_name or not factory_name:
-        raise UsageError(f"backbone {path!r}: expected package.module:factory")
-    sys.path.insert(0, "")
+        raise UsageError(f"backbone {path!r}: expected package.module:factory or FILE.py:factory")
+    file = expanded(module_name)
+    # What a file imports may lie beside it.
+    folder = str(file.absolute().parent) if file.suffix == ".py" else ""
+    sys.path.insert(0, folder)
     try:
-        factory: Callable[[], object] = getattr(importlib.import_module(module_name), factory_name)
+        module = importlib.import_module(file.stem if folder else module_name)
+        if folder and Path(str(module.__file__)).resolve() != file.resolve():
+            raise ImportError(f"{module.__file__} has the same name; rename the file")
+        factory: Callable[[], object] = getattr(module, factory_name)
     except (ImportError, AttributeError) as error:
         raise UsageError(f"backbone {path!r}: {error}") from error
     finally:
-        sys.path.remove("")
+        sys.path.remove(folder)
     expected = "expected a function without arguments that returns a torch.nn.Module"
     if isinstance(factory, nn.Module) or not callable(factory):
         raise UsageError(f"backbone {path!r}: it is a {type(factory).__name__}; {expected}")
@@ -136,14 +146,19 @@ def load_origin(
         if config.finetune or config.backbone or config.backbone_weights:
             raise UsageError(f"{data.name} holds features: there is no backbone to choose or to train")
         return Origin(FEATURES, nn.Identity(), data.train.inputs.shape[1:])
-    known = NAMED.get(data.name)
+    # A folder of photographs may have the name of a data set.
+    known = None if isinstance(data.train.inputs, ImageFiles) else NAMED.get(data.name)
     name = config.backbone or (EFFICIENTNET if known is None else known.backbone)
     if name == UNTRAINED and not config.finetune:
         raise needs_trained_backbone(data)
     channels, _, image_size = data.train.inputs.shape[1:]
-    weights = expanded(config.backbone_weights) if config.backbone_weights else None
-    backbone = load_backbone(name, channels, image_size, weights, config.augment, on_progress)
+    backbone = load_backbone(name, channels, image_size, weights_of(config), config.augment, on_progress)
     return Origin(name, backbone.to(device), data.train.inputs.shape[1:])
+
+
+def weights_of(config: TrainingConfig) -> Path | None:
+    """The file of weights that was named."""
+    return expanded(config.backbone_weights) if config.backbone_weights else None
 
 
 def needs_trained_backbone(data: RetrievalData) -> UsageError:
