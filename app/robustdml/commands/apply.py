@@ -43,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decisions",
         type=path,
+        action="extend",
         nargs="+",
         default=[],
         metavar="FILE",

@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decisions",
         type=path,
+        action="extend",
         nargs="+",
         default=[],
         metavar="FILE",
@@ -115,10 +116,12 @@ def run(arguments: argparse.Namespace) -> int:
         checked = _checked(samples, decisions)
         copies = find_copies(samples, on_progress)
         write_copies(out / COPIES, samples, copies)
-        features, untouched = _features(samples, copies, config, arguments, on_progress)
+        features, untouched, margins = _features(samples, copies, config, arguments, on_progress)
         on_progress("judging", 0, 0)
-        auditor = LabelAuditor(features_learnt=not arguments.as_they_are)
-        auditor.fit(features, samples.labels, checked, None if untouched is features else untouched)
+        # Where the features before training tell nothing the learnt ones judge, which have seen the labels.
+        learnt = untouched is features and not arguments.as_they_are
+        auditor = LabelAuditor(features_learnt=learnt)
+        auditor.fit(untouched, samples.labels, checked, None if learnt else margins)
         doubts = doubt_classes(features, samples.labels, len(samples.class_names), untouched)
         findings = findings_of(samples, auditor, doubts.halves)
         write_findings(out / LABELS, findings)
@@ -130,7 +133,8 @@ def run(arguments: argparse.Namespace) -> int:
             paths=np.array(samples.names()),
         )
         sections = ask(samples, findings, auditor.label_quality_, doubts, copies)
-        write_text(out / PAGE, render_page(samples, findings, auditor, features, sections, decisions, on_progress))
+        seen_by = features, untouched
+        write_text(out / PAGE, render_page(samples, findings, auditor, *seen_by, sections, decisions, on_progress))
     say_left_out("audit", samples.left_out, samples.notes)
     if arguments.json:
         print_json(_as_json(out, samples, findings, auditor, sections))
@@ -159,14 +163,14 @@ def _check_classes(samples: Samples) -> None:
 
 def _features(
     samples: Samples, copies: Ints, config: TrainingConfig, arguments: argparse.Namespace, on_progress: OnProgress
-) -> tuple[Singles, Array]:
+) -> tuple[Singles, Array, Singles | None]:
     if not arguments.as_they_are:
         given = samples, trained_on(copies, samples.labels), config, arguments.runs, arguments.out, arguments.device
         return learn_embeddings(*given, on_progress)
     if samples.is_images:
         raise UsageError("--as-they-are is for features; of images they have to be made first")
     features = np.asarray(samples.inputs, dtype=np.float32)
-    return features, features
+    return features, features, None
 
 
 def _checked(samples: Samples, decisions: Decisions) -> Doubles:
