@@ -82,12 +82,13 @@ class RecordedStep:
             plain: Tensor = loss(**tensors)
             return plain
         watching = getattr(loss, "first_steps", None) if loss.training else None
-        watched = watching is not None and not watching.over
-        if watched:
+        if watching is not None and watching.over:
+            watching = None
+        if watching is not None:
             watching.look(loss, tensors["embeddings"], tensors.get("labels"))
         parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
         value: Tensor = _Replay.apply(self, list(tensors), *tensors.values(), *parameters)  # type: ignore[no-untyped-call]
-        if watched:
+        if watching is not None:
             watching(loss, tensors["embeddings"], tensors.get("labels"), value)
         return value
 

@@ -187,14 +187,15 @@ class MetricLoss(ShardableLoss, PeerInterface):
         if self.ignore_index is not None:
             inputs = without_label(inputs, self.ignore_index)
         first = self.first_steps if self.training else None
-        watched = first is not None and not first.over
-        if watched:
+        if first is not None and first.over:
+            first = None
+        if first is not None:
             first.look(self, embeddings, labels)
         if indices_tuple is None and not torch.compiler.is_compiling():
             loss = self._planned(*self._signature(inputs))
         if loss is None:
             loss = self._general_loss(inputs)
-        if watched:
+        if first is not None:
             first(self, embeddings, labels, loss)
         return loss
 
