@@ -82,7 +82,8 @@ class RecordedStep:
             plain: Tensor = loss(**tensors)
             return plain
         watching = getattr(loss, "first_steps", None) if loss.training else None
-        watching = None if watching is None or watching.over else watching
+        if watching is not None and watching.over:
+            watching = None
         if watching is not None:
             watching.look(loss, tensors["embeddings"], tensors.get("labels"))
         parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
