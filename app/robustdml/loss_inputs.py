@@ -191,16 +191,14 @@ class Margins(LossInput):
     mean of another class. Labels that are learnt early and keep their margin are mostly right: arXiv 2510.16211.
     """
 
+    module: "MarginSums"
+
     def __init__(self, training: Training) -> None:
         super().__init__(training)
-        self.module = nn.Module()
-        # The sum of the epochs, and their number.
-        self.module.register_buffer("total", torch.zeros(len(self._train.labels), device=training.device))
-        self.module.register_buffer("epochs", torch.zeros((), device=training.device))
+        self.module = MarginSums(len(self._train.labels)).to(training.device)
 
     def start_epoch(self, epoch: int, embed: Callable[[], Tensor]) -> None:
         labels = torch.from_numpy(self._train.labels)
-        assert self.module is not None
         self.module.total += margins_of(embed(), labels, self._train.num_classes).to(self.module.total)
         self.module.epochs += 1
 
@@ -208,8 +206,20 @@ class Margins(LossInput):
         return {}
 
     def scores(self) -> dict[str, Singles]:
-        assert self.module is not None
-        return {MARGIN: (self.module.total / self.module.epochs).cpu().numpy()}
+        mean: Singles = (self.module.total / self.module.epochs).cpu().numpy()
+        return {MARGIN: mean}
+
+
+class MarginSums(nn.Module):
+    """Sums of margins over the epochs, and their number."""
+
+    total: Tensor
+    epochs: Tensor
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(count))
+        self.register_buffer("epochs", torch.zeros(()))
 
 
 def margins_of(embeddings: Tensor, labels: Tensor, num_classes: int) -> Tensor:
