@@ -10,7 +10,7 @@ EXTRAS := --extra dev --extra vision --extra export --extra tensorboard
 OWN_FILES := .ci .github .pre-commit-config.yaml app bench csrc docs examples experiments python_ref release robustdml_ops tests website $(wildcard *.md *.py *.toml *.cff) Dockerfile Makefile
 NATIVE_SOURCES := CMakeLists.txt setup.py pyproject.toml app/pyproject.toml $(wildcard csrc/*.* csrc/*/*.* csrc/*/*/*.*)
 
-.PHONY: demo test test-all test-oldest lint types secrets bench docs docs-links sanitize fuzz leaks kills soak wheels check-wheels requirements clean
+.PHONY: demo test test-all test-oldest test-newest lint types secrets bench docs docs-links sanitize fuzz leaks kills soak wheels check-wheels requirements clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -25,14 +25,17 @@ test: $(READY)
 test-all: $(READY)
 	$(PYTEST)
 
-# Losses and their distribution on the oldest PyTorch that pyproject.toml admits, with the native module as it is built.
-OLDEST := $(VENV)/oldest
-test-oldest: $(READY)
-	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
-	grep -v -e '^torch=' -e '^triton=' constraints.txt > $(OLDEST)/constraints.txt
-	PIP_DISABLE_PIP_VERSION_CHECK=1 $(OLDEST)/bin/pip install -q -c $(OLDEST)/constraints.txt \
-		torch==2.6.0 numpy scipy pytest pytest-xdist hypothesis safetensors pytorch-metric-learning pytorch-lightning
-	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(OLDEST)/bin/python -m pytest -n 2 --dist worksteal tests/distributed tests/losses
+# Losses and their distribution on the oldest PyTorch that pyproject.toml admits, and on the newest that was tried, with the
+# native module as it is built.
+test-oldest: TORCH := 2.6.0
+test-newest: TORCH := 2.14.1
+test-oldest test-newest: OTHER = $(VENV)/torch-$(TORCH)
+test-oldest test-newest: $(READY)
+	test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
+	grep -v -e '^torch=' -e '^triton=' constraints.txt > $(OTHER)/constraints.txt
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(OTHER)/bin/pip install -q -c $(OTHER)/constraints.txt \
+		torch==$(TORCH) numpy scipy pytest pytest-xdist hypothesis safetensors pytorch-metric-learning pytorch-lightning
+	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive $(OTHER)/bin/python -m pytest -n 2 --dist worksteal tests/distributed tests/losses
 
 lint: types secrets
 	$(BIN)/ruff check .

@@ -31,6 +31,12 @@ _FAKE = torch._C._TorchDispatchModeKey.FAKE
 # 2.8 and 2.9 take it and raise "self and mat2 must have the same dtype".
 ADDS_HALF_PRODUCTS = torch.__version__ >= "2.10"  # compared as versions
 
+_NO_VMAP = (
+    "a fused loss or op takes one batch, and vmap gives it several at once, as do jacrev, jacfwd, hessian, "
+    "jacobian(vectorize=True) and is_grads_batched=True: loop over the batches, or take "
+    "torch.autograd.functional.jacobian with vectorize=False"
+)
+
 # Why a backend can't serve a device in a compute type, or None.
 UNAVAILABLE: dict[str, Callable[[torch.device, torch.dtype], str | None]] = {
     "native": native_module.unavailable,
@@ -59,6 +65,11 @@ def in_registry(tensor: Tensor) -> bool:
     return has_no_values(tensor) or torch._C._are_functorch_transforms_active()
 
 
+def is_recorded(device: torch.device) -> bool:
+    """Whether the current stream is captured into a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def refuse_tracing() -> None:
     """Refuse ``torch.jit.trace``, which would take results of compiled code for constants."""
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
@@ -66,6 +77,28 @@ def refuse_tracing() -> None:
             "torch.jit.trace sees nothing of what this op computes, and would keep its results as constants: take "
             "torch.export or torch.compile"
         )
+
+
+def refuse_vmap(*tensors: Tensor | None) -> None:
+    """Refuse tensors that ``torch.vmap`` has batched, whose values no native code can read."""
+    if torch.compiler.is_compiling():  # which knows no such tensors
+        return
+    functorch: Any = torch._C._functorch
+    for tensor in tensors:
+        while tensor is not None:
+            if functorch.is_batchedtensor(tensor) or functorch.is_legacy_batchedtensor(tensor):
+                raise RuntimeError(_NO_VMAP)
+            wrapped = functorch.is_functorch_wrapped_tensor(tensor)
+            tensor = functorch.get_unwrapped(tensor) if wrapped else None
+
+
+class SweepFunction(torch.autograd.Function):
+    """An autograd function that sweeps over whole matrices, in forward and in backward."""
+
+    @staticmethod
+    def vmap(*_: Any) -> None:
+        """PyTorch calls it where an argument is batched."""
+        raise RuntimeError(_NO_VMAP)
 
 
 def without_autocast(device: torch.device) -> AbstractContextManager[Any]:
@@ -111,17 +144,29 @@ def op_in_graphs(name: str, fake: Callable[..., Any] = like_first) -> Callable[[
     return register
 
 
+def refuse_compiled_transform() -> None:
+    """Refuse to be traced in a transform of ``torch.func``: no leaf says there that it wants a gradient."""
+    if torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        _raise_while_tracing()
+
+
+def _raise_while_tracing() -> None:
+    """An error of a function of constant result, which the compiler calls. It would go on after one that it traces."""
+    raise RuntimeError(
+        "torch.compile of a transform of torch.func over a loss or op of this package gives no gradient: take "
+        "torch.compile of a step with backward(), or torch.func without the compiler"
+    )
+
+
+# As torch.compiler.assume_constant_result does, which would import the compiler now.
+_raise_while_tracing._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def apply_function(function: type[torch.autograd.Function], *arguments: Any) -> Any:
     """``function.apply(*arguments)``, in eager mode without what PyTorch does for defaults and dead wrappers: 30 µs."""
     like = next(argument for argument in arguments if isinstance(argument, Tensor))
     wanted = torch.is_grad_enabled() and any(isinstance(a, Tensor) and a.requires_grad for a in arguments)
-    if torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-        # Leaves don't say there that they want a gradient, which would be 0. The compiler falls back to eager mode, and
-        # with fullgraph=True raises.
-        raise RuntimeError(
-            "torch.compile of a transform of torch.func over a loss or op of this package gives no gradient: take "
-            "torch.compile of a step with backward(), or torch.func without the compiler"
-        )
+    refuse_compiled_transform()
     if has_no_values(like) and not wanted:
         # PyTorch's compiler would pass a context to a forward that takes any number of arguments, and has none.
         return function.forward(*_without_twins(arguments))

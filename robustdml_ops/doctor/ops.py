@@ -87,7 +87,7 @@ def _way_out(wrong: list[tuple[str, str]]) -> str | None:
 
 def sweep_against_products(device: torch.device) -> Finding:
     """Time a step of Proxy-Anchor and its products in turn, on ``backend`` or on the one that serves the device."""
-    backend = able(device, BACKENDS)[0]
+    backend: Any = able(device, BACKENDS)[0]
     torch.manual_seed(0)
     loss = ProxyAnchorLoss(C, D, backend=backend).to(device)
     X, y = torch.randn(B, D, device=device, requires_grad=True), torch.randint(C, (B,), device=device)

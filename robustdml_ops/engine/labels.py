@@ -1,7 +1,7 @@
 """Labels of a batch: two special values, checks, and the labels in order of the batch and, for the CPU, sorted."""
 
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from robustdml_ops.engine.validation import INTEGERS, check_range, check_tensor,
 ABSENT: int = torch.iinfo(torch.int64).min
 # The label of a sample whose class is in the shard of another process: a negative for every local class.
 ELSEWHERE = -1
+# Taken as int64: PyTorch computes with them hardly anywhere.
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 # The native module sorts up to so many labels in less time than PyTorch takes for the call.
 _FEW = 2048
 
@@ -27,6 +29,22 @@ def are_several(labels: object) -> TypeGuard[Tensor]:
 def with_label(labels: Tensor, label: int) -> Tensor:
     """Which labels are ``label``, bool; none are where their type cannot hold it."""
     return (labels if labels.is_floating_point() else labels.long()) == label
+
+
+def signed_labels(labels: Any, name: str = "labels") -> Any:
+    """Labels of the larger unsigned types as int64, and all else as it is."""
+    if not isinstance(labels, Tensor) or labels.dtype not in _UNSIGNED:
+        return labels
+    signed = labels.long()
+    if labels.dtype == torch.uint64 and labels.layout == torch.strided:
+        require(
+            (signed >= 0).all(),
+            lambda: (
+                f"{name} must be below 2**63, got {int(signed[signed < 0][0]) % 2**64}: number them, as "
+                f"torch.from_numpy(numpy.unique({name}.cpu(), return_inverse=True)[1]) does"
+            ),
+        )
+    return signed
 
 
 def class_labels(labels: object, embeddings: Tensor) -> Tensor:
@@ -48,6 +66,7 @@ def pair_labels(
     """Labels of anchors and of candidates, int64, equal where they were equal; the same tensor stays the same."""
     _check_given(labels)
     same = ref_labels is labels
+    labels, ref_labels = signed_labels(labels), signed_labels(ref_labels, "ref_labels")
     vectors = [one for one in (labels, ref_labels) if isinstance(one, Tensor) and one.dim() == 1]
     if any(one.is_floating_point() or one.dtype == torch.bool for one in vectors):
         labels, ref_labels = _numbered(labels, labels if ref_labels is None else ref_labels)
@@ -77,7 +96,7 @@ def check_labels(
     labels: object, embeddings: Tensor, name: str = "labels", of: str = "embeddings", several: bool = False
 ) -> Tensor:
     """Labels as (B,), or (B, K) if ``several``, int64 on the device of the embeddings; their range is not checked."""
-    labels = check_tensor(name, labels)
+    labels = check_tensor(name, signed_labels(labels, name))
     if labels.dtype not in INTEGERS:
         raise ValueError(f"{name} must be integers, got {labels.dtype}: convert them with {name}.long()")
     if labels.shape != embeddings.shape[:1] and not (
@@ -170,10 +189,11 @@ class LabelSets:
         else:
             present = present[:, None] if several else present
             ordered = torch.sort(torch.where(present, self.labels, ELSEWHERE).flatten())[0]
-        changes = (ordered[1:] != ordered[:-1]).sum(dtype=dtype)
+        # In a circle: a compiled graph takes slices of B − 1 labels for longer than one, and refuses two samples.
+        count = (ordered != ordered.roll(1)).sum(dtype=dtype).clamp(min=1)
         if present is None and not several:
-            return changes + 1
-        return (changes + (ordered[:1] >= 0).sum()).clamp(min=1)
+            return count
+        return (count - (ordered < 0).any().to(dtype)).clamp(min=1)
 
 
 def _in_order(labels: Tensor) -> tuple[Tensor, Tensor, int | None]:

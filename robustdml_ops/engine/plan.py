@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.dispatch import in_eager_mode
+from robustdml_ops.backends.dispatch import in_eager_mode, refuse_vmap
 from robustdml_ops.backends.triton_device import exact_float32_products
 from robustdml_ops.engine import similarity_chunks as chunks
 
@@ -73,8 +73,12 @@ class Step(torch.autograd.Function):
         """The gradients, once; a second backward, and one that is differentiated, take the general way."""
         plan, gradients, again = ctx.plan, ctx.gradients, torch.is_grad_enabled()
         ctx.gradients = None
-        gradients = _by_general_way(ctx, upstream) if gradients is None or again else plan.scale(gradients, upstream)
-        return (None, None, *gradients, *(None,) * (len(ctx.needs_input_grad) - 2 - len(gradients)))
+        try:
+            found = _by_general_way(ctx, upstream) if gradients is None or again else plan.scale(gradients, upstream)
+        except RuntimeError:
+            refuse_vmap(upstream)  # asked here alone, where it takes no time of a step
+            raise
+        return (None, None, *found, *(None,) * (len(ctx.needs_input_grad) - 2 - len(found)))
 
 
 def _by_general_way(ctx: Any, upstream: Tensor) -> list[Tensor | None]:

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.dispatch import without_autocast
+from robustdml_ops.backends.dispatch import SweepFunction, without_autocast
 
 Results = tuple[Tensor | None, ...]
 Expression = Callable[..., Results]
 
 
-class Derivative(torch.autograd.Function):
+class Derivative(SweepFunction):
     """``first(*tensors)``, the gradients of a sweep, whose derivative is ``second(*tensors, *vectors)``.
 
     Tensors are the inputs of the sweep, at ``upstream`` two upstream gradients, in which ``first`` is linear, and
@@ -45,7 +45,7 @@ class Derivative(torch.autograd.Function):
         return (None, None, None, *(result if need else None for result, need in zip(results, needed, strict=True)))
 
 
-class SecondDerivative(torch.autograd.Function):
+class SecondDerivative(SweepFunction):
     """``second(*tensors, *vectors)``, linear in the vectors, by which alone it is differentiated, as ``hvp`` does."""
 
     @staticmethod

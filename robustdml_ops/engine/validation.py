@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.dispatch import has_no_values
+from robustdml_ops.backends.dispatch import has_no_values, refuse_vmap
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -226,6 +226,7 @@ def check_range(values: Tensor, size: int, one: str, name: str, name_of_size: st
 
 def all_finite(values: Tensor) -> bool:
     """No NaN or inf in ``values``, of the CPU. Most often their sum, in a fifth of the time, tells; it may overflow."""
+    refuse_vmap(values)
     return math.isfinite(values.detach().sum()) or bool(torch.isfinite(values).all())
 
 
@@ -254,6 +255,7 @@ def check_elements(name: str, values: Tensor, served: Callable[[Tensor], Tensor]
     """On the CPU, raise for the first element that is not ``served``: its place, its value and what is wanted."""
     if values.device.type != "cpu" or has_no_values(values):
         return
+    refuse_vmap(values)
     valid = served(values)
     if not valid.all():
         where = [int(i) for i in (~valid).nonzero()[0]]
@@ -296,6 +298,7 @@ def check_finite_proxies(total: Tensor, proxies: Tensor) -> None:
 
 def require(condition: Tensor, message: Callable[[], str], error: type[ValueError] = ValueError) -> None:
     """Raise ``error`` where ``condition`` () is false: on the CPU with the values, else by a device-side assertion."""
+    refuse_vmap(condition)
     if condition.device.type != "cpu" or has_no_values(condition):
         torch._assert_async(condition, "a value is out of range; run this batch on the CPU for its name")
     elif not condition:

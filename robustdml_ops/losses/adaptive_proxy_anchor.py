@@ -1,18 +1,19 @@
 """Adaptive Proxy-Anchor, Phan et al.: the margin is learnt."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from typing_extensions import Unpack
+from typing_extensions import Never
 
 from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.plan import Plan
 from robustdml_ops.engine.validation import NotFiniteError, check_choice, check_finite_numbers, check_matrix, require
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
 from robustdml_ops.losses.families.class_matrix import StepRows
-from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs
+from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.options import Backend, ClassMatrixOptions, Reduction, shared
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops import AnchorBiases
 from robustdml_ops.ops.anchor.plan import anchor_plan
@@ -30,11 +31,12 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
 
     Parameters
     ----------
-    num_classes, embedding_size, alpha
-        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`, whose keyword arguments this loss has, too;
-        ``reduction="none"`` spreads λ/mean(m) over all proxies.
+    num_classes, embedding_size : int
+        Number of classes C, and length of an embedding D. ``.proxies`` is a parameter (C, D).
     margin : float
         m₀ > 0, where the margins start. ``.margins`` is a parameter of shape (1,), or (C,) if ``per_class``.
+    alpha : float
+        Scale α > 0 of the exponents: the larger, the more the hardest samples count.
     per_class : bool
         A margin for each class. The paper recommends one for all (its Table 2), the default.
     regularization : float
@@ -42,6 +44,50 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
     negative_margin : {"sample", "proxy"}
         Whose margin stands in the negative term: the sample's class (the paper's Eq. 2), or the proxy's (the authors'
         code). The same if there is one margin.
+    reduction : {"mean", "none"}
+        ``"mean"``: the loss, (). ``"none"``: its terms by proxy, (C,), over which λ/mean(m) is spread.
+    backend : {"native", "triton", "eager", "auto"}, optional
+        Who computes. None and auto: the fastest that serves the device.
+    ignore_index : int, optional
+        Samples with this label are absent, as samples of weight 0 are; on pairs rows of ``ref_emb``, too.
+    distance : str or object, optional
+        Name of a distance, such as "cosine", or a distance of pytorch-metric-learning, see docs/compatibility.md. None:
+        the cosine, or the loss's own.
+    reducer : object, optional
+        A reducer of pytorch-metric-learning; see docs/compatibility.md.
+    embedding_regularizer : object, optional
+        A regulariser of pytorch-metric-learning, of the embeddings.
+    embedding_reg_weight : float
+        Weight of ``embedding_regularizer``. Default 1.0.
+    collect_stats : bool, optional
+        Whether pytorch-metric-learning's distance and reducer keep their statistics.
+    weight_regularizer : object, optional
+        A regulariser of pytorch-metric-learning, of the class matrix.
+    weight_reg_weight : float
+        Weight of ``weight_regularizer``. Default 1.0.
+    weight_init_func : callable, optional
+        Fills the class matrix in place. None: as pytorch-metric-learning, ``normal_`` or in Proxy-Anchor losses
+        ``kaiming_normal_(mode="fan_out")``.
+    negative_share : float
+        In (0, 1]: the share of the classes outside the batch that a training step computes with, drawn anew each step,
+        see docs/large-classes.md; 1: all. Default 1.0.
+    negative_seed : int
+        Seed ≥ 0 of the draws; seed and step are in the ``state_dict``. Default 0.
+    drop_similar_negatives : float or "own", optional
+        In (−1, 1]: negatives whose cosine with the sample exceeds this are left out, as they may be of its class, with
+        a wrong label or under another name. "own": the limit of each sample is its cosine with its own class, or with
+        the nearest of several, and at least t_C of docs/equations.md. The selection is constant in the gradients. None:
+        all negatives stay.
+    first_embeddings : int
+        Above 0: a row of the class matrix that no sample has met begins in training as the first embedding of its
+        class, of length 1, in the step that meets it, and as the mean direction of the first few if this is above 1,
+        which helps where labels are wrong. ``.taken`` (C,) counts them. See
+        :func:`~robustdml_ops.losses.start_class_matrix`. Default 0.
+    dtype : torch.dtype, optional
+        Type in which the class matrix is made: ``torch.bfloat16`` takes two bytes an element at all times, where
+        ``loss.bfloat16()`` takes six while it converts. None: PyTorch's default.
+    **unknown
+        Refused, with the name that was probably meant.
 
     Examples
     --------
@@ -62,10 +108,26 @@ class AdaptiveProxyAnchorLoss(AnchorFamilyLoss):
         *,
         per_class: bool = False,
         regularization: float = 1.0,
-        negative_margin: str = "sample",
-        **options: Unpack[ClassMatrixOptions],
+        negative_margin: Literal["sample", "proxy"] = "sample",
+        reduction: Reduction = "mean",
+        backend: Backend | None = None,
+        ignore_index: int | None = None,
+        distance: Any = None,
+        reducer: Any = None,
+        embedding_regularizer: Any = None,
+        embedding_reg_weight: float = 1.0,
+        collect_stats: bool | None = None,
+        weight_regularizer: Any = None,
+        weight_reg_weight: float = 1.0,
+        weight_init_func: Any = None,
+        negative_share: float = 1.0,
+        negative_seed: int = 0,
+        drop_similar_negatives: float | Literal["own"] | None = None,
+        first_embeddings: int = 0,
+        dtype: torch.dtype | None = None,
+        **unknown: Never,
     ) -> None:
-        super().__init__(num_classes, embedding_size, margin, alpha, **options)
+        super().__init__(num_classes, embedding_size, margin, alpha, **shared(ClassMatrixOptions, locals()))
         check_finite_numbers(regularization=regularization)
         if not margin > 0:
             raise ValueError(f"margin must be positive, got {margin}: λ/mean(m) has a pole at 0")

@@ -12,6 +12,7 @@ from robustdml_ops.engine.validation import check_matrix, check_sample_weights
 from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.inputs import LossInputs, refuse_candidates
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
+from robustdml_ops.losses.options import Backend, Reduction
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 from robustdml_ops.ops.pairs.plan import PairFormula
@@ -36,16 +37,18 @@ class BSPMLLoss(MultiSimilarityLoss):
 
     Parameters
     ----------
-    alpha, beta, base, epsilon : float
-        As in :class:`~robustdml_ops.losses.MultiSimilarityLoss`, ρ for δ.
+    alpha, beta, base : float
+        Scales > 0 of the exponents of positive and of negative pairs, and the cosine ρ at which these are 0.
+    epsilon : float
+        ε of the informative pairs.
     exclude_zero_weights : bool
         False, as Eq. 7: a sample of weight 0 still takes part in mining, and in the logarithms of other anchors. True
         leaves it out of both.
     reduction : {"mean", "sum", "none"}
         ``"mean"``: (), over all samples of the batch, as Eq. 7 divides by PK. ``"none"``: (B,).
         ``"sum"``: the sum of what ``"none"`` gives.
-    backend : str, optional
-        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
+    backend : {"native", "triton", "eager", "auto"}, optional
+        Who computes. None and auto: the fastest that serves the device.
 
     Examples
     --------
@@ -63,8 +66,8 @@ class BSPMLLoss(MultiSimilarityLoss):
         epsilon: float = 0.1,
         *,
         exclude_zero_weights: bool = False,
-        reduction: str = "mean",
-        backend: str | None = None,
+        reduction: Reduction = "mean",
+        backend: Backend | None = None,
     ) -> None:
         super().__init__(alpha, beta, base, epsilon=epsilon, reduction=reduction, backend=backend)
         self.exclude_zero_weights = exclude_zero_weights

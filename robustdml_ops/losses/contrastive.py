@@ -5,12 +5,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from typing_extensions import Unpack
+from typing_extensions import Never
 
 from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.engine.validation import check_finite_numbers
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
-from robustdml_ops.losses.inputs import LossInputs, LossOptions
+from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.options import Backend, LossOptions, Reduction, shared
 from robustdml_ops.losses.peer.listed_pairs import listed_hinge
 from robustdml_ops.losses.peer.package import SubLosses, peer_reducers, reducer_of
 from robustdml_ops.ops import PairHinge, pair_hinge, pair_hinge_sum
@@ -45,8 +46,20 @@ class ContrastiveLoss(PairFamilyLoss):
     reduction : {"mean", "sum", "none"}
         ``"mean"``: (). ``"none"``: (B,), ℓ_i = B·(Σ_p [d_ip − m⁺]₊/|A⁺| + Σ_n [m⁻ − d_in]₊/|A⁻|), whose mean is L.
         ``"sum"``: the sum of what ``"none"`` gives.
-    backend, ignore_index, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
-        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
+    backend : {"native", "triton", "eager", "auto"}, optional
+        Who computes. None and auto: the fastest that serves the device.
+    ignore_index : int, optional
+        Samples with this label are absent, as samples of weight 0 are; on pairs rows of ``ref_emb``, too.
+    reducer : object, optional
+        A reducer of pytorch-metric-learning; see docs/compatibility.md.
+    embedding_regularizer : object, optional
+        A regulariser of pytorch-metric-learning, of the embeddings.
+    embedding_reg_weight : float
+        Weight of ``embedding_regularizer``. Default 1.0.
+    collect_stats : bool, optional
+        Whether pytorch-metric-learning's distance and reducer keep their statistics.
+    **unknown
+        Refused, with the name that was probably meant.
 
     Examples
     --------
@@ -61,10 +74,24 @@ class ContrastiveLoss(PairFamilyLoss):
     default_form = "euclidean"
     default_reducer = "AvgNonZeroReducer"
     parts = ("pos_loss", "neg_loss")
-    recorded = shown = ("pos_margin", "neg_margin")
+    recordable = shown = ("pos_margin", "neg_margin")
 
-    def __init__(self, pos_margin: float = 0, neg_margin: float = 1, **options: Unpack[LossOptions]) -> None:
-        super().__init__(**options)
+    def __init__(
+        self,
+        pos_margin: float = 0,
+        neg_margin: float = 1,
+        *,
+        distance: Any = None,
+        reduction: Reduction = "mean",
+        backend: Backend | None = None,
+        ignore_index: int | None = None,
+        reducer: Any = None,
+        embedding_regularizer: Any = None,
+        embedding_reg_weight: float = 1.0,
+        collect_stats: bool | None = None,
+        **unknown: Never,
+    ) -> None:
+        super().__init__(**shared(LossOptions, locals()))
         check_finite_numbers(pos_margin=pos_margin, neg_margin=neg_margin)
         self.pos_margin, self.neg_margin = pos_margin, neg_margin
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from robustdml_ops.backends.dispatch import is_recorded
 from robustdml_ops.engine.labels import are_several
 
 # Steps until the class matrix has to have moved.
@@ -47,7 +48,8 @@ class FirstSteps:
         """See the embeddings of a call before its loss, which may move the proxies; calls before it were right."""
         if not self.seldom or not EARLY - AVERAGED <= self.calls < EARLY or torch.compiler.is_compiling():
             return
-        if isinstance(labels, Tensor) and labels.dim() == 1 and len(labels) == len(embeddings):
+        fits = isinstance(labels, Tensor) and labels.dim() == 1 and len(labels) == len(embeddings)
+        if fits and not is_recorded(embeddings.device):
             found = _nearer(loss_function, embeddings.detach(), labels.to(embeddings.device, torch.int64))
             self.compared = found if self.compared is None else self.compared + found
 
@@ -55,6 +57,8 @@ class FirstSteps:
         """See one call, with its result: a loss, or what a reducer of the peer makes of it."""
         learns = isinstance(loss, Tensor) and loss.requires_grad and loss_function._class_parameter().requires_grad
         if torch.compiler.is_compiling() or not learns or loss.is_meta or labels is None or are_several(labels):
+            return
+        if is_recorded(loss.device):  # a graph would repeat the comparison and the copy to the host, and is no step
             return
         self.calls += 1
         if self.calls == 1:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.validation import check_matrix, check_number, check_positive, check_same_device, require
 from robustdml_ops.losses.families.contrast import TwoTowerLoss
+from robustdml_ops.losses.options import Backend
 from robustdml_ops.ops.pairs.backends import ContrastOptions
 from robustdml_ops.ops.pairs.plan import PairFormula
 
@@ -35,8 +36,11 @@ class InfoNCELoss(TwoTowerLoss):
         False: the rows of ``embeddings`` alone have losses.
     q, lam : float
         RINCE: 0 < q ≤ 1, and λ > 0. q None: InfoNCE.
-    backend : str, optional
-        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
+    max_scale : float, optional
+        A training step first clamps ``logit_scale`` so that e^logit_scale is at most this. CLIP takes 100. None: no
+        limit.
+    backend : {"native", "triton", "eager", "auto"}, optional
+        Who computes. None and auto: the fastest that serves the device.
 
     Examples
     --------
@@ -46,7 +50,7 @@ class InfoNCELoss(TwoTowerLoss):
     tensor(0.3133)
     """
 
-    shown = ("symmetric", "q", "lam")
+    shown = ("symmetric", "q", "lam", "max_scale")
 
     def __init__(
         self,
@@ -55,9 +59,10 @@ class InfoNCELoss(TwoTowerLoss):
         symmetric: bool = True,
         q: float | None = None,
         lam: float = 0.01,
-        backend: str | None = None,
+        max_scale: float | None = None,
+        backend: Backend | None = None,
     ) -> None:
-        super().__init__(temperature, backend)
+        super().__init__(temperature, max_scale, backend)
         check_positive(lam=lam)
         if q is not None:
             check_number("q", q)

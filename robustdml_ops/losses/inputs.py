@@ -1,15 +1,11 @@
 """The arguments of a loss, samples of several classes among them, and the reduction of one loss per sample."""
 
-import difflib
-import inspect
-from collections.abc import Collection, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from typing_extensions import TypedDict
 
-from robustdml_ops.engine.labels import ABSENT, check_distinct, check_label_range
+from robustdml_ops.engine.labels import ABSENT, check_distinct, check_label_range, signed_labels
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import (
     INTEGERS,
@@ -19,42 +15,6 @@ from robustdml_ops.engine.validation import (
     check_tensor,
     largest_weight,
 )
-
-REDUCTIONS = ("mean", "sum", "none")
-
-
-class LossOptions(TypedDict, total=False):
-    """Keyword arguments of every loss."""
-
-    reduction: str
-    backend: str | None
-    ignore_index: int | None
-    distance: Any
-    reducer: Any
-    embedding_regularizer: Any
-    embedding_reg_weight: float
-    collect_stats: bool | None
-
-
-class ClassMatrixOptions(LossOptions, total=False):
-    """Of a loss with a class matrix, too."""
-
-    weight_regularizer: Any
-    weight_reg_weight: float
-    weight_init_func: Any
-    negative_share: float
-    negative_seed: int
-    drop_similar_negatives: float | Literal["own"] | None
-    first_embeddings: int
-    dtype: torch.dtype | None
-
-
-class SoftmaxOptions(ClassMatrixOptions, total=False):
-    """Of a softmax over classes, too."""
-
-    negative_correction: bool
-    label_smoothing: float
-    weight: Tensor | None
 
 
 class LossInputs(NamedTuple):
@@ -68,23 +28,6 @@ class LossInputs(NamedTuple):
     sample_weights: Tensor | None = None
     margins: Tensor | None = None  # of the samples, in losses with a margin
     label_weights: Tensor | None = None  # (B, K), of labels (B, K)
-
-
-def check_options(kind: type, known: Collection[str], options: Mapping[str, Any]) -> None:
-    """Refuse keyword arguments that a loss of class ``kind`` does not know, or that exclude each other."""
-    for name, value in options.items():
-        if name not in known:
-            own = [own for own in inspect.signature(kind).parameters if own not in ("options", "args", "kwargs")]
-            near = difflib.get_close_matches(name, [*known, *own], 1)
-            if name in ("weight", "weights") and "sample_weights" in known:
-                near = ["sample_weights"]  # label_weights has more letters in common
-            hint = f": did you mean {near[0]}?" if near else ""
-            raise TypeError(f"{kind.__name__} has no argument {name!r}{hint}")
-        reduces = name == "reducer" or name.endswith("regularizer")
-        reduction = options.get("reduction")
-        if reduces and value is not None and reduction in ("none", "sum"):
-            why = "gives the losses before they are reduced" if reduction == "none" else "is a reduction of its own"
-            raise ValueError(f"{name} with reduction={reduction!r}, which {why}: leave one out")
 
 
 def refuse_candidates(why: str, inputs: LossInputs) -> None:
@@ -146,6 +89,7 @@ def several_labels(
         if weights is not None:
             raise ValueError("label_weights beside sparse labels, whose values are the weights: leave them out")
         labels, weights = _listed(labels, B, num_classes)
+    labels = signed_labels(labels)
     if labels.dtype not in INTEGERS:
         raise ValueError(
             f"labels of shape {tuple(labels.shape)} must be integers, got {labels.dtype}: numbers of classes, with "

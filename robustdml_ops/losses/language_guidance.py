@@ -1,5 +1,7 @@
 """Language guidance, Roth et al. 2022: similarities between images shall resemble those between words."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +19,8 @@ from robustdml_ops.engine.validation import (
     check_tensor,
 )
 from robustdml_ops.losses.families.metric_loss import ShardableLoss
-from robustdml_ops.losses.inputs import REDUCTIONS, own_samples
+from robustdml_ops.losses.inputs import own_samples
+from robustdml_ops.losses.options import REDUCTIONS, Reduction
 
 
 class LanguageGuidanceLoss(ShardableLoss, nn.Module):
@@ -58,11 +61,11 @@ class LanguageGuidanceLoss(ShardableLoss, nn.Module):
 
     def __init__(
         self,
-        direction: str = "forward",
+        direction: Literal["forward", "backward"] = "forward",
         shift: float | None = None,
         temperature: float = 1.0,
         *,
-        reduction: str = "mean",
+        reduction: Reduction = "mean",
     ) -> None:
         super().__init__()
         check_choice(("forward", "backward"), direction=direction)

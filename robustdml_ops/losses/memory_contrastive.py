@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -10,6 +10,7 @@ from robustdml_ops.engine.plan import Plan, Results
 from robustdml_ops.engine.validation import check_choice, check_finite_numbers
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.options import Backend, Reduction
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
 from robustdml_ops.ops.pairs import hinge_options
 from robustdml_ops.ops.pairs.plan import PairFormula
@@ -38,8 +39,10 @@ class MemoryContrastiveLoss(PairFamilyLoss):
     reduction : {"mean", "sum", "none"}
         ``"mean"``: (), the mean over the samples. ``"none"``: (B,); its sum is the paper's loss, which does not divide.
         ``"sum"``: the sum of what ``"none"`` gives.
-    backend, ignore_index
-        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
+    backend : {"native", "triton", "eager", "auto"}, optional
+        Who computes. None and auto: the fastest that serves the device.
+    ignore_index : int, optional
+        Samples with this label are absent, as samples of weight 0 are; on pairs rows of ``ref_emb``, too.
 
     Examples
     --------
@@ -59,9 +62,9 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         self,
         margin: float = 0.5,
         *,
-        variant: str = "paper",
-        reduction: str = "mean",
-        backend: str | None = None,
+        variant: Literal["paper", "xbm", "authors"] = "paper",
+        reduction: Reduction = "mean",
+        backend: Backend | None = None,
         ignore_index: int | None = None,
     ) -> None:
         super().__init__(reduction=reduction, backend=backend, ignore_index=ignore_index)
@@ -97,7 +100,7 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         if inputs.indices_tuple is not None:
             raise ValueError(f"{type(self).__name__} takes all pairs: leave indices_tuple out, or take ContrastiveLoss")
 
-    def _numbers(self) -> dict[str, float]:
+    def _numbers(self) -> dict[str, Any]:
         """All variants are hinges with an offset: −s is [2 − s]₊ − 2, and s where s > λ is [s − λ]₊ + λ."""
         paper = self.variant == "paper"
         return {

@@ -5,11 +5,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from typing_extensions import Unpack
+from typing_extensions import Never
 
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
-from robustdml_ops.losses.inputs import LossInputs, LossOptions
+from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.options import Backend, LossOptions, Reduction, shared
 from robustdml_ops.losses.peer.listed_pairs import listed_lse
 from robustdml_ops.losses.peer.package import named
 from robustdml_ops.ops import PairLSE, pair_lse, pair_lse_sum
@@ -41,8 +42,23 @@ class MultiSimilarityLoss(PairFamilyLoss):
     reduction : {"mean", "sum", "none"}
         ``"mean"``: (), over all samples, with pairs or without. ``"none"``: (B,).
         ``"sum"``: the sum of what ``"none"`` gives.
-    backend, ignore_index, distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
-        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
+    backend : {"native", "triton", "eager", "auto"}, optional
+        Who computes. None and auto: the fastest that serves the device.
+    ignore_index : int, optional
+        Samples with this label are absent, as samples of weight 0 are; on pairs rows of ``ref_emb``, too.
+    distance : str or object, optional
+        Name of a distance, such as "cosine", or a distance of pytorch-metric-learning, see docs/compatibility.md. None:
+        the cosine, or the loss's own.
+    reducer : object, optional
+        A reducer of pytorch-metric-learning; see docs/compatibility.md.
+    embedding_regularizer : object, optional
+        A regulariser of pytorch-metric-learning, of the embeddings.
+    embedding_reg_weight : float
+        Weight of ``embedding_regularizer``. Default 1.0.
+    collect_stats : bool, optional
+        Whether pytorch-metric-learning's distance and reducer keep their statistics.
+    **unknown
+        Refused, with the name that was probably meant.
 
     Examples
     --------
@@ -53,8 +69,8 @@ class MultiSimilarityLoss(PairFamilyLoss):
     """
 
     served_forms = ("cosine", "squared")
-    recorded = ("alpha", "beta", "base")
-    shown = (*recorded, "epsilon")
+    recordable = ("alpha", "beta", "base")
+    shown = (*recordable, "epsilon")
 
     def __init__(
         self,
@@ -63,9 +79,17 @@ class MultiSimilarityLoss(PairFamilyLoss):
         base: float = 0.5,
         *,
         epsilon: float | None = None,
-        **options: Unpack[LossOptions],
+        reduction: Reduction = "mean",
+        backend: Backend | None = None,
+        ignore_index: int | None = None,
+        distance: Any = None,
+        reducer: Any = None,
+        embedding_regularizer: Any = None,
+        embedding_reg_weight: float = 1.0,
+        collect_stats: bool | None = None,
+        **unknown: Never,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(**shared(LossOptions, locals()))
         check_positive(alpha=alpha, beta=beta)
         check_finite_numbers(base=base, epsilon=0.0 if epsilon is None else epsilon)
         self.alpha, self.beta, self.base, self.epsilon = alpha, beta, base, epsilon

@@ -1,7 +1,7 @@
 """ProcSim, Barbany et al. 2024: a sample counts as much as its proxy loss makes its label credible."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from robustdml_ops.engine.validation import (
 from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.families.pairs import PairInputs
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
+from robustdml_ops.losses.options import Backend
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.losses.superloss import THRESHOLDS
 from robustdml_ops.ops import confidence, otsu_confidence
@@ -70,8 +71,10 @@ class ProcSimLoss(ShardableLoss, nn.Module):
     drop_above : bool
         Whether samples above τ leave the pairs of the others, too, an extension for losses on pairs: σ alone weighs a
         sample as an anchor. A callable gets ``ops.ABSENT`` for the labels of such samples.
-    softmax_scale, backend
-        As in :class:`~robustdml_ops.losses.ProxyNCALoss`.
+    softmax_scale : float
+        t > 0 of Proxy-NCA, an inverse temperature.
+    backend : {"native", "triton", "eager", "auto"}, optional
+        Who computes. None and auto: the fastest that serves the device.
 
     Examples
     --------
@@ -90,15 +93,15 @@ class ProcSimLoss(ShardableLoss, nn.Module):
         embedding_size: int,
         lam: float = 1.0,
         omega: float = 0.0,
-        dml: str | Callable[[Tensor, Tensor], Tensor] = "multi-similarity",
-        threshold: str = "otsu",
-        detector: str = "proxy-nca",
+        dml: Literal["multi-similarity", "proxy-nca"] | Callable[[Tensor, Tensor], Tensor] = "multi-similarity",
+        threshold: Literal["otsu", "mean", "gmm"] = "otsu",
+        detector: Literal["proxy-nca", "multi-similarity"] = "proxy-nca",
         regularizer: Callable[[Tensor, Tensor | None, Tensor], Tensor] | None = None,
         confidence_on_regularizer: bool = False,
         *,
         drop_above: bool = False,
         softmax_scale: float = 1.0,
-        backend: str | None = None,
+        backend: Backend | None = None,
     ) -> None:
         super().__init__()
         check_positive(lam=lam)
@@ -206,7 +209,7 @@ class ProcSimLoss(ShardableLoss, nn.Module):
             guided = _check_per_sample("regularizer", self.regularizer(embeddings, guidance, labels), labels)
             weighted = confidences * guided if self.confidence_on_regularizer else guided
             loss = loss + self.omega * (shards.sum_terms(weighted.sum()) / B)
-        return ProcSimStep(shards.require_same_upstream(loss), confidences, losses, threshold)
+        return ProcSimStep(shards.begin_backward(loss), confidences, losses, threshold)
 
     def class_dimensions(self) -> dict[str, int]:
         """Empty: the losses within have the class matrices; raises for callables that see one process alone."""

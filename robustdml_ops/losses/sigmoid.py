@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from robustdml_ops.engine.validation import check_finite_numbers
 from robustdml_ops.losses.families.contrast import TwoTowerLoss
+from robustdml_ops.losses.options import Backend
 from robustdml_ops.ops.pairs.backends import ContrastOptions
 from robustdml_ops.ops.pairs.plan import PairFormula
 
@@ -23,8 +24,10 @@ class SigmoidLoss(TwoTowerLoss):
     temperature, bias : float
         Initial values of e^−logit_scale, > 0, and of ``logit_bias``. Both parameters are learnt;
         ``requires_grad_(False)`` fixes one.
-    backend : str, optional
-        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
+    max_scale : float, optional
+        A training step first clamps ``logit_scale`` so that e^logit_scale is at most this. None: no limit.
+    backend : {"native", "triton", "eager", "auto"}, optional
+        Who computes. None and auto: the fastest that serves the device.
 
     Examples
     --------
@@ -34,8 +37,15 @@ class SigmoidLoss(TwoTowerLoss):
     tensor(1.0064)
     """
 
-    def __init__(self, temperature: float = 0.1, bias: float = -10.0, *, backend: str | None = None) -> None:
-        super().__init__(temperature, backend)
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        bias: float = -10.0,
+        *,
+        max_scale: float | None = None,
+        backend: Backend | None = None,
+    ) -> None:
+        super().__init__(temperature, max_scale, backend)
         check_finite_numbers(bias=bias)
         self.logit_bias = nn.Parameter(torch.tensor(float(bias)))
 

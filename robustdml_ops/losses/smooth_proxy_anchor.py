@@ -20,6 +20,7 @@ from robustdml_ops.engine.validation import (
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss, AnchorTerms
 from robustdml_ops.losses.families.class_matrix import OWN
 from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.options import Backend, Reduction
 from robustdml_ops.ops import AnchorBiases
 from robustdml_ops.ops.anchor.backends import ConfidenceSets
 
@@ -39,10 +40,22 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
 
     Parameters
     ----------
-    num_classes, embedding_size, margin, alpha, reduction, backend, weight_init_func, drop_similar_negatives
-        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`.
+    num_classes, embedding_size : int
+        Number of classes C, and length of an embedding D. ``.proxies`` is a parameter (C, D).
+    margin, alpha : float
+        Margin δ of the cosines, and scale α > 0 of the exponents.
     beta, threshold : float
         β > 0, the steepness of the weights, and λ in (0, 1).
+    drop_similar_negatives : float, optional
+        In (−1, 1]: negatives whose cosine with the proxy exceeds this are left out, as they may be of its class. The
+        selection is constant in the gradients. None: all negatives stay.
+    reduction : {"mean", "none"}
+        ``"mean"``: the loss, (). ``"none"``: its terms by proxy, (C,), whose sum is the loss.
+    backend : {"native", "triton", "eager", "auto"}, optional
+        Who computes. None and auto: the fastest that serves the device.
+    weight_init_func : callable, optional
+        Fills the class matrix in place. None: as pytorch-metric-learning, ``normal_`` or in Proxy-Anchor losses
+        ``kaiming_normal_(mode="fan_out")``.
 
     Examples
     --------
@@ -65,10 +78,10 @@ class SmoothProxyAnchorLoss(AnchorFamilyLoss):
         beta: float = 100,
         threshold: float = 0.1,
         *,
-        reduction: str = "mean",
-        backend: str | None = None,
-        weight_init_func: Any = None,
         drop_similar_negatives: float | None = None,
+        reduction: Reduction = "mean",
+        backend: Backend | None = None,
+        weight_init_func: Any = None,
     ) -> None:
         super().__init__(
             num_classes,

@@ -1,18 +1,19 @@
 """SupCon, Khosla et al. 2020."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from typing_extensions import Unpack
+from typing_extensions import Never
 
 from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.engine.validation import check_choice
 from robustdml_ops.losses.families.contrast import ContrastFamilyLoss
 from robustdml_ops.losses.families.pairs import PairInputs
-from robustdml_ops.losses.inputs import LossInputs, LossOptions
+from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.options import Backend, LossOptions, Reduction, shared
 from robustdml_ops.losses.peer.listed_pairs import listed_supcon
 from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops.pairs.backends import ContrastOptions
@@ -43,8 +44,23 @@ class SupConLoss(ContrastFamilyLoss):
     reduction : {"mean", "sum", "none"}
         ``"mean"``: (). ``"none"``: (B,).
         ``"sum"``: the sum of what ``"none"`` gives.
-    backend, ignore_index, distance, reducer, embedding_regularizer, embedding_reg_weight, collect_stats
-        As in :class:`~robustdml_ops.losses.ProxyAnchorLoss`; ``ignore_index`` leaves out rows of ``ref_emb``, too.
+    backend : {"native", "triton", "eager", "auto"}, optional
+        Who computes. None and auto: the fastest that serves the device.
+    ignore_index : int, optional
+        Samples with this label are absent, as samples of weight 0 are; on pairs rows of ``ref_emb``, too.
+    distance : str or object, optional
+        Name of a distance, such as "cosine", or a distance of pytorch-metric-learning, see docs/compatibility.md. None:
+        the cosine, or the loss's own.
+    reducer : object, optional
+        A reducer of pytorch-metric-learning; see docs/compatibility.md.
+    embedding_regularizer : object, optional
+        A regulariser of pytorch-metric-learning, of the embeddings.
+    embedding_reg_weight : float
+        Weight of ``embedding_regularizer``. Default 1.0.
+    collect_stats : bool, optional
+        Whether pytorch-metric-learning's distance and reducer keep their statistics.
+    **unknown
+        Refused, with the name that was probably meant.
 
     Examples
     --------
@@ -57,8 +73,22 @@ class SupConLoss(ContrastFamilyLoss):
     default_reducer = "AvgNonZeroReducer"
     shown = ("temperature", "form")
 
-    def __init__(self, temperature: float = 0.1, *, form: str = "outside", **options: Unpack[LossOptions]) -> None:
-        super().__init__(temperature, **options)
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        *,
+        form: Literal["outside", "inside"] = "outside",
+        reduction: Reduction = "mean",
+        backend: Backend | None = None,
+        ignore_index: int | None = None,
+        distance: Any = None,
+        reducer: Any = None,
+        embedding_regularizer: Any = None,
+        embedding_reg_weight: float = 1.0,
+        collect_stats: bool | None = None,
+        **unknown: Never,
+    ) -> None:
+        super().__init__(temperature, **shared(LossOptions, locals()))
         check_choice(("outside", "inside"), form=form)
         self.form = form
 

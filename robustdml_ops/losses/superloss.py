@@ -17,7 +17,8 @@ from robustdml_ops.engine.validation import (
     check_same_device,
     check_sample_weights,
 )
-from robustdml_ops.losses.inputs import REDUCTIONS, reduce_samples
+from robustdml_ops.losses.inputs import reduce_samples
+from robustdml_ops.losses.options import REDUCTIONS, Reduction
 from robustdml_ops.ops import superloss
 
 
@@ -53,7 +54,7 @@ class SuperLoss(ShownSettings, nn.Module):
 
     shown = ("lam", "tau")
 
-    def __init__(self, lam: float = 1.0, tau: float | None = None, *, reduction: str = "mean") -> None:
+    def __init__(self, lam: float = 1.0, tau: float | None = None, *, reduction: Reduction = "mean") -> None:
         super().__init__()
         check_positive(lam=lam)
         if tau is not None:

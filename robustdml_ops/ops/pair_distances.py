@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from robustdml_ops.backends.dispatch import has_no_values, op_in_graphs, registered_op
+from robustdml_ops.backends.dispatch import has_no_values, op_in_graphs, refuse_compiled_transform, registered_op
 
 _NEAR = 1 / 64  # squared; above it the product's rounding of a few ε is below 1e-5 of the distance
 _ELEMENTS = 1 << 23  # of differences at a time; on a GPU, where each chunk takes a dozen launches, eight times as many
@@ -17,6 +17,7 @@ def pair_distances(X: Tensor, own: slice | None = None) -> Tensor:
 
     ``own``: (b, B), the rows of one of several processes that have the others; no graph.
     """
+    refuse_compiled_transform()
     distances: Tensor = pair_distances_op(X) if own is None and has_no_values(X) else _pair_distances(X, own)
     return distances
 

@@ -149,3 +149,38 @@ def test_a_scale_whose_exponential_leaves_its_type(kind, value):
     value = loss(X, torch.randn(6, 8))
     value.backward()
     assert value.isfinite() and X.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("kind", [InfoNCELoss, SigmoidLoss])
+def test_a_largest_scale(kind, compiled):
+    """As CLIP trains: the parameter is clamped after each step. Another call before backward changes nothing."""
+    torch._dynamo.reset()
+    a, b = towers(dtype=torch.float32)[:2]
+    limited, clamped = kind(0.02, max_scale=100), kind(0.02)
+    call = torch.compile(limited, backend="aot_eager") if compiled else limited
+    reached = []
+    for rate in (-2.0, -2.0, 0.5):
+        for loss, forward in ((limited, call), (clamped, clamped)):
+            optimizer = torch.optim.SGD(loss.parameters(), lr=abs(rate))
+            (forward(a, b) + forward(a.flip(0), b.flip(0))).backward()
+            loss.logit_scale.grad.fill_(math.copysign(1, rate))
+            optimizer.step()
+            optimizer.zero_grad()
+        reached.append(float(limited.logit_scale.detach()))
+        with torch.no_grad():
+            clamped.logit_scale.clamp_(max=math.log(100))
+    assert reached == pytest.approx([math.log(50) + 2, math.log(100) + 2, math.log(100) - 0.5])
+    limited(a, b)
+    torch.testing.assert_close(limited.state_dict(), clamped.state_dict())
+
+
+def test_a_largest_scale_is_for_training_alone():
+    loss = InfoNCELoss(max_scale=100).eval()
+    with torch.no_grad():
+        loss.logit_scale.fill_(5.0)
+    loss(torch.eye(4), torch.eye(4))
+    assert float(loss.logit_scale.detach()) == 5
+    with pytest.raises(ValueError, match=r"max_scale=10 is below the first scale, 1/temperature = 14.2857: raise one"):
+        InfoNCELoss(0.07, max_scale=10)
+    assert "max_scale=100" in repr(loss)

@@ -7,15 +7,12 @@ from torch.func import grad, jacfwd, jacrev, jvp, vmap
 from tests.every_call import EVERY, first
 
 CLEAR = (
-    "it does not have vmap support",  # of an autograd function
+    "a fused loss or op takes one batch, and vmap",
     "must implement the jvp function",
     "torch.jit.trace sees nothing of what this op computes",
     "Cannot insert a Tensor that requires grad as a constant",  # of a parameter that a traced function closes over
     "register_vmap",  # of a registered op
     "sequential work on values",
-    "data-dependent control flow",  # of vmap: a check that looks at values
-    "vmap: It looks like you're calling .item()",
-    "Batching rule not implemented",
 )
 
 
@@ -45,8 +42,24 @@ def jacobian(f, x):
     return torch.autograd.functional.jacobian(f, x)
 
 
+def of_several_upstreams(f, x):
+    x = x.clone().requires_grad_()
+    value = f(x) + 0 * x.sum()  # of constants, too, a gradient
+    (found,) = torch.autograd.grad(value, x, torch.stack([value, 2 * value]).detach(), is_grads_batched=True)
+    return found
+
+
+def of_one_after_the_other(f, x):
+    x = x.clone().requires_grad_()
+    value = f(x) + 0 * x.sum()  # of constants, too, a gradient
+    upstreams = (value.detach(), 2 * value.detach())
+    return torch.stack([torch.autograd.grad(value, x, one, retain_graph=True)[0] for one in upstreams])
+
+
 TRANSFORMS = {
     "jacrev": (lambda f, x: jacrev(f)(x), jacobian),
+    "jacobian(vectorize=True)": (lambda f, x: torch.autograd.functional.jacobian(f, x, vectorize=True), jacobian),
+    "is_grads_batched": (of_several_upstreams, of_one_after_the_other),
     "jacfwd": (lambda f, x: jacfwd(f)(x), jacobian),
     "vmap": (lambda f, x: vmap(f)(torch.stack([x, x])), lambda f, x: torch.stack([f(x), f(x)])),
     "vmap of grad": (

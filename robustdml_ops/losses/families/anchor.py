@@ -1,5 +1,6 @@
 """Losses of the Proxy-Anchor family: for each proxy two log-sum-exps over the batch."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +13,8 @@ from robustdml_ops.engine.labels import ABSENT, ELSEWHERE, LabelSets
 from robustdml_ops.engine.proxy_update import refuse_update
 from robustdml_ops.engine.validation import check_finite_numbers, check_positive, check_sample_weights
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss, StepRows
-from robustdml_ops.losses.inputs import ClassMatrixOptions, LossInputs
+from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.options import ClassMatrixOptions
 from robustdml_ops.losses.peer.listed_pairs import miner_weights
 from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops import AnchorBiases, AnchorLSE, anchor_loss, anchor_lse, similarity
@@ -34,7 +36,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
 
     default_reducer = "DivisorReducer"
     parts: tuple[str, ...] = ("pos_loss", "neg_loss")
-    recorded = ("num_classes", "alpha", "margin")
+    recordable = ("num_classes", "alpha", "margin")
     shown = (*ClassMatrixLoss.shown, "alpha")
     proxies: nn.Parameter
 
@@ -61,6 +63,10 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         super()._check_shapes(inputs)
         if (update := self._update()) is not None:
             update.check_ready()
+
+    def _backward_check(self) -> Callable[[Tensor], None] | None:
+        update = self._update() if self.shards.divided else None  # one process asks in the backward of its sweep
+        return None if update is None else update.check_confirm
 
     def _fused_loss(self, inputs: LossInputs) -> Tensor:
         return self._loss_of_anchors(inputs.embeddings, self._anchor_arguments(inputs))

@@ -24,14 +24,8 @@ from robustdml_ops.engine.validation import (
 from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.first_embeddings import take_first
 from robustdml_ops.losses.first_steps import FirstSteps
-from robustdml_ops.losses.inputs import (
-    ClassLabels,
-    ClassMatrixOptions,
-    LossInputs,
-    own_samples,
-    refuse_candidates,
-    several_labels,
-)
+from robustdml_ops.losses.inputs import ClassLabels, LossInputs, own_samples, refuse_candidates, several_labels
+from robustdml_ops.losses.options import ClassMatrixOptions
 from robustdml_ops.losses.peer.package import dense_logits
 from robustdml_ops.losses.sampling import Drawn, negatives_of
 

@@ -23,7 +23,8 @@ from robustdml_ops.engine.validation import (
 )
 from robustdml_ops.losses.families.metric_loss import ShardableLoss
 from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
-from robustdml_ops.losses.inputs import LossInputs, LossOptions, own_samples
+from robustdml_ops.losses.inputs import LossInputs, own_samples
+from robustdml_ops.losses.options import Backend, LossOptions
 from robustdml_ops.ops.pairs import PairContrast, coefficients_of, pair_contrast
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 from robustdml_ops.ops.pairs.plan import PairFormula, pair_gpu_plan, pair_plan
@@ -33,8 +34,8 @@ class ContrastFamilyLoss(PairFamilyLoss):
     """Logits are cosines over a temperature; a subclass has the ``form`` of the contrast and the mean."""
 
     served_forms = ("cosine", "squared")
-    recorded: ClassVar[tuple[str, ...]] = ("temperature",)
-    shown: ClassVar[tuple[str, ...]] = recorded
+    recordable: ClassVar[tuple[str, ...]] = ("temperature",)
+    shown: ClassVar[tuple[str, ...]] = recordable
     form = "each"
 
     def __init__(self, temperature: float, **options: Unpack[LossOptions]) -> None:
@@ -63,9 +64,19 @@ class ContrastFamilyLoss(PairFamilyLoss):
 class TwoTowerLoss(ShardableLoss, nn.Module):
     """Logits are e^logit_scale · s, of cosines s; a subclass has the sums."""
 
-    def __init__(self, temperature: float, backend: str | None) -> None:
+    shown: ClassVar[tuple[str, ...]] = ("max_scale",)
+
+    def __init__(self, temperature: float, max_scale: float | None, backend: Backend | None) -> None:
         super().__init__()
         check_positive(temperature=temperature)
+        if max_scale is not None:
+            check_positive(max_scale=max_scale)
+            if 1 / temperature > max_scale:
+                raise ValueError(
+                    f"max_scale={max_scale:g} is below the first scale, 1/temperature = {1 / temperature:g}: raise one "
+                    "of them"
+                )
+        self.max_scale = max_scale
         self.logit_scale = nn.Parameter(torch.tensor(math.log(1 / temperature)))
         self.backend = backend
 
@@ -94,6 +105,9 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         ValueError, TypeError
             Shapes, types or devices that do not fit; on the CPU NaN or inf.
         """
+        if self.max_scale is not None and self.training:
+            # By .data: a graph of another call stays right, as what it used is within the limit.
+            self.logit_scale.data.clamp_(max=math.log(self.max_scale))
         loss, compiling = None, torch.compiler.is_compiling()
         if negatives is None and not compiling:
             own = self._parameters
@@ -149,8 +163,8 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         scale, most = self.logit_scale.detach(), 700.0 if self.logit_scale.dtype == torch.float64 else 80.0
         if scale.device.type == "cpu":
             message = (
-                f"logit_scale = {{:g}}: its exponential leaves {scale.dtype}; keep it within ±{most:g}, as by "
-                "clamp_(max=math.log(100)) after each step, and lower the learning rate"
+                f"logit_scale = {{:g}}: its exponential leaves {scale.dtype}; keep it within ±{most:g}, as "
+                "max_scale=100 does, and lower the learning rate"
             )
             require(scale.abs() <= most, partial(message.format, scale))
 

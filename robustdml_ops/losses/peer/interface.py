@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.labels import are_several, with_label
+from robustdml_ops.engine.labels import are_several, signed_labels, with_label
 from robustdml_ops.engine.proxy_update import refuse_update
 from robustdml_ops.engine.validation import check_choice
 from robustdml_ops.losses.inputs import LossInputs
@@ -48,7 +48,7 @@ class PeerInterface(PeerBase):
 
     served_forms: ClassVar[tuple[str, ...]] = ("cosine",)  # distances that the fused sums have
     default_form: ClassVar[str] = "cosine"
-    recorded: ClassVar[tuple[str, ...]] = ()  # settings that the peer's losses have under the same names
+    recordable: ClassVar[tuple[str, ...]] = ()  # settings that the peer's losses have under the same names
     default_reducer: ClassVar[str] = "MeanReducer"  # the peer's name of what reduction="mean" does
     dense_size: ClassVar[str] = "batch × classes"  # of the matrices that the dense code keeps
     parts: tuple[str, ...] = ("loss",)  # names of the sub-losses
@@ -72,7 +72,7 @@ class PeerInterface(PeerBase):
         if not INSTALLED and distance is None:
             distance = self.default_form
         super().__init__(distance=distance, **options)
-        self.add_to_recordable_attributes(list_of_names=self.recorded, is_stat=False)
+        self.add_to_recordable_attributes(list_of_names=self.recordable, is_stat=False)
         self._warned = False
 
     def _sub_loss_names(self) -> list[str]:
@@ -202,7 +202,8 @@ class PeerInterface(PeerBase):
 
 def without_label(inputs: LossInputs, ignore_index: int) -> LossInputs:
     """Give samples labelled ``ignore_index`` the weight 0; arguments of wrong kinds stay as they are."""
-    embeddings, labels, indices_tuple, ref_emb, ref_labels, weights, *rest = inputs
+    embeddings, given, indices_tuple, ref_emb, ref_labels, weights, *rest = inputs
+    labels = signed_labels(given)
     if are_several(labels):
         raise ValueError(f"ignore_index={ignore_index} beside labels of several classes: fill them up with ops.ABSENT")
     if not isinstance(labels, Tensor):
@@ -214,5 +215,5 @@ def without_label(inputs: LossInputs, ignore_index: int) -> LossInputs:
         weights = weights * (~ignored).to(weights.device, weights.dtype)
     # The label of an absent sample is not looked at, but must be in range.
     known = torch.where(ignored, 0, labels)
-    ref_labels = known if ref_labels is labels else ref_labels
+    ref_labels = known if ref_labels is given else ref_labels
     return LossInputs(embeddings, known, indices_tuple, ref_emb, ref_labels, weights, *rest)

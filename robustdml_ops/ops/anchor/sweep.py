@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.backends.dispatch import choose, compute_dtype, has_no_values, registered_op, without_autocast
+from robustdml_ops.backends.dispatch import (
+    SweepFunction,
+    choose,
+    compute_dtype,
+    has_no_values,
+    refuse_vmap,
+    registered_op,
+    without_autocast,
+)
+from robustdml_ops.engine import kept_gradients
 from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.op_arguments import SCHEMA, unflatten
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
@@ -45,7 +54,7 @@ Inputs: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]
 Outputs: TypeAlias = tuple[Tensor | None, ...]
 
 
-class AnchorSweep(torch.autograd.Function):
+class AnchorSweep(SweepFunction):
     """One sweep. Without scales it gives both log-sum-exps, with scales their weighted sum and all its gradients."""
 
     @staticmethod
@@ -62,11 +71,10 @@ class AnchorSweep(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         """Keep the inputs, and the gradients that came with a weighted sum."""
         tensors, scales, ctx.settings, ctx.want, ctx.update, options = _grouped(inputs)
-        lse_negative, ctx.gradients = output[2], output[3:]
         ctx.options, tensors_of_options = options[:2], options[2:]
-        ctx.save_for_backward(*tensors, *scales, lse_negative, *tensors_of_options)
+        kept_gradients.save(ctx, (*tensors, *scales, output[2], *tensors_of_options), output[3:])
         ctx.weighted, ctx.dtype, ctx.one_bias = scales[0] is not None, tensors[0].dtype, tensors[3] is None
-        ctx.mark_non_differentiable(*[gradient for gradient in ctx.gradients if gradient is not None])
+        ctx.mark_non_differentiable(*[gradient for gradient in output[3:] if gradient is not None])
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -80,6 +88,7 @@ class AnchorSweep(torch.autograd.Function):
         given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
         if given is None:
             return (None,) * len(ctx.needs_input_grad)
+        refuse_vmap(given)
         differentiable = torch.is_grad_enabled() and not has_no_values(given)
         if differentiable:
             refuse_update(
@@ -87,7 +96,7 @@ class AnchorSweep(torch.autograd.Function):
             )
         if ctx.weighted and not differentiable:
             return (*_scaled(ctx, dtotal, needs), *nothing)
-        saved = ctx.saved_tensors
+        saved = kept_gradients.saved(ctx)
         inputs, scales, tensors_of_options = saved[:5], saved[5:7], saved[8:]
         upstream = [scale * dtotal for scale in scales] if ctx.weighted else (dpositive, dnegative)
         first = partial(_first, ctx.settings, needs, ctx.options)
@@ -170,7 +179,7 @@ def _of_inputs(
 def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | None, ...]:
     """The gradients of the weighted sum, which its sweep has made, times its upstream gradient."""
     # They are given away and scaled in place, so a second backward of the same graph sweeps again.
-    gradients, ctx.gradients = ctx.gradients, None
+    gradients = kept_gradients.take(ctx)
     anchor = None
     if ctx.update is not None:
         if gradients is None:
@@ -179,8 +188,7 @@ def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> tuple[Tensor | N
             )
         ctx.update.confirm(dtotal)
     if gradients is None or needs[4]:
-        # Read once: torch.utils.checkpoint gives them out a single time.
-        saved = ctx.saved_tensors
+        saved = kept_gradients.saved(ctx)
         inputs, scales, lse_negative, tensors_of_options = saved[:5], saved[5:7], saved[7], saved[8:]
     if gradients is None:
         options = (*ctx.options, *tensors_of_options)

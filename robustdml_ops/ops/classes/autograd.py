@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.dispatch import choose, has_no_values, registered_op
+from robustdml_ops.backends.dispatch import SweepFunction, choose, has_no_values, refuse_vmap, registered_op
 from robustdml_ops.engine.op_arguments import SCHEMA, unflatten
 from robustdml_ops.engine.proxy_update import ProxyUpdate, refuse_update
 from robustdml_ops.engine.rows.backends import gradient_buffer
@@ -25,7 +25,7 @@ from robustdml_ops.ops.classes.sweep import (
 )
 
 
-class ClassSweep(torch.autograd.Function):
+class ClassSweep(SweepFunction):
     """Log-sum-exps, logits of the labels and, outside of graphs, what backward takes of the sweep."""
 
     @staticmethod
@@ -57,6 +57,7 @@ class ClassSweep(torch.autograd.Function):
         """Sweep again, with the upstream gradients of the first two results."""
         if dlse is None and dtarget is None:
             return (None,) * len(ctx.needs_input_grad)
+        refuse_vmap(dlse, dtarget)
         if ctx.update is not None:
             ctx.update.check_version(ctx.version)
             if torch.is_grad_enabled():
@@ -246,7 +247,7 @@ def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) 
     if problem.drop_similar_negatives is not None:
         counted = torch.maximum(1 - (pooled > problem.drop_similar_negatives).to(dtype), at_label)
     counted = counted * (1 - at_label) if problem.exclude_target else counted
-    places = (index, inside.to(dtype))
+    places: tuple[Tensor, ...] = (index, inside.to(dtype))
     if problem.logit_weights is not None:
         places = (*places, problem.logit_weights[first:last, None] * (1 - at_label))
     return pooled * scale + bias + problem.target_bias * at_label, (counted, places)

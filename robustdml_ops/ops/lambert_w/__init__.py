@@ -9,7 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.dispatch import apply_function, choose, has_no_values, like_first, op_in_graphs
+from robustdml_ops.backends.dispatch import (
+    SweepFunction,
+    apply_function,
+    choose,
+    has_no_values,
+    like_first,
+    op_in_graphs,
+)
 from robustdml_ops.engine.validation import (
     check_elements,
     check_local,
@@ -196,7 +203,7 @@ def _sigma(losses: Tensor, threshold: Tensor, lam: float, backend: str) -> Tenso
     return choose(BACKENDS, backend, losses.device, losses.dtype).confidence(losses, threshold, lam)
 
 
-class LambertW(torch.autograd.Function):
+class LambertW(SweepFunction):
     """W. Its derivative is a differentiable expression of W, which gives the second derivative."""
 
     @staticmethod
@@ -218,7 +225,7 @@ class LambertW(torch.autograd.Function):
         return upstream * sigma / (1 + w), None
 
 
-class SuperLossMinimum(torch.autograd.Function):
+class SuperLossMinimum(SweepFunction):
     """min (ℓ − τ)σ + λ log²σ over 0 < σ ≤ e, and its argmin σ, which is dvalue/dℓ."""
 
     @staticmethod

@@ -9,20 +9,29 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.dispatch import (
+    SweepFunction,
     apply_function,
     choose,
     compute_dtype,
     has_no_values,
     in_eager_mode,
     operand_dtype,
+    refuse_vmap,
     registered_op,
 )
+from robustdml_ops.engine import kept_gradients
 from robustdml_ops.engine.op_arguments import SCHEMA, flatten, unflatten
 from robustdml_ops.engine.rows.backends import scale_gradients
 from robustdml_ops.engine.rows.lengths import unit_rows_twice
 from robustdml_ops.engine.second_derivatives import Derivative, Results, second_derivatives
 from robustdml_ops.engine.similarity_chunks import cache_rows
-from robustdml_ops.engine.validation import check_finite_candidates, check_finite_embeddings
+from robustdml_ops.engine.validation import (
+    check_finite_candidates,
+    check_finite_embeddings,
+    check_same_device,
+    check_tensor,
+    largest_weight,
+)
 from robustdml_ops.ops.pairs.backends import (
     Arithmetic,
     ContrastOptions,
@@ -44,7 +53,7 @@ Settings: TypeAlias = tuple[str, torch.dtype]
 Outputs: TypeAlias = tuple[Tensor | None, ...]
 
 
-class PairSweep(torch.autograd.Function):
+class PairSweep(SweepFunction):
     """One sweep. Without scales it gives both sums of each anchor, with scales their weighted sum and its gradients."""
 
     @staticmethod
@@ -64,10 +73,9 @@ class PairSweep(torch.autograd.Function):
         *tensors, backend, operand, ctx.want = inputs[:8]
         ctx.settings = (backend, operand)
         ctx.problem, constants = (inputs[8:], ()) if len(inputs) == 9 else (inputs[8:10], inputs[10:])
-        _, _, _, counts, *ctx.gradients = output
-        ctx.save_for_backward(*tensors, *constants)
+        kept_gradients.save(ctx, (*tensors, *constants), output[4:])
         ctx.weighted, ctx.types = tensors[2] is not None, _types(tensors)
-        ctx.mark_non_differentiable(*(tensor for tensor in (counts, *ctx.gradients) if tensor is not None))
+        ctx.mark_non_differentiable(*(tensor for tensor in output[3:] if tensor is not None))
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -81,12 +89,12 @@ class PairSweep(torch.autograd.Function):
         given: Any = dtotal if ctx.weighted else dnegative if dpositive is None else dpositive
         if given is None:
             return (None,) * len(ctx.needs_input_grad)
+        refuse_vmap(given)
         differentiable = torch.is_grad_enabled() and not has_no_values(given)
         if ctx.weighted and not differentiable:
             dX, dcandidates, dcoefficients = _scaled(ctx, dtotal, needs)
             return (dX, dcandidates, None, None, dcoefficients, *nothing)
-        # Read once: torch.utils.checkpoint gives them out a single time.
-        X, candidates, *scales, coefficients = (saved := ctx.saved_tensors)[:5]
+        X, candidates, *scales, coefficients = (saved := kept_gradients.saved(ctx))[:5]
         upstream = [scale * dtotal for scale in scales] if ctx.weighted else (dpositive, dnegative)
         dtype = pair_dtype(X, candidates)
         factors = (X.new_zeros((), dtype=dtype) if factor is None else factor.contiguous() for factor in upstream)
@@ -127,9 +135,9 @@ def _gradients_of(result: PairResult) -> Results:
 def _scaled(ctx: Any, dtotal: Tensor, needs: Sequence[bool]) -> Results:
     """The gradients of the weighted sum, which its sweep has made, times its upstream gradient."""
     # They are given away and scaled in place, so a second backward of the same graph sweeps again.
-    gradients, ctx.gradients = ctx.gradients, None
+    gradients = kept_gradients.take(ctx)
     if gradients is None:
-        saved = ctx.saved_tensors
+        saved = kept_gradients.saved(ctx)
         problem = _problem_of((*ctx.problem, *saved[5:]), saved[4])
         gradients = _gradients_of(_checked_sweep(saved[:5], problem, ctx.settings, ctx.want))
     return _typed(scale_gradients(gradients, dtotal, BACKENDS, ctx.settings[0], ctx.types), ctx.types, needs)
@@ -232,6 +240,39 @@ def _(embeddings: Tensor, candidates: Tensor | None, upstream_positive: Tensor |
         new(candidates.shape if want[1] and candidates is not None else 0),
         new(2 if coefficients is not None and any(want) else 0),
     )
+
+
+def check_scales(
+    embeddings: Tensor, candidates: Tensor | None, positive_scale: Tensor, negative_scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The scales of a weighted sum in the compute type, each () or (n,)."""
+    for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale)):
+        check_tensor(name, scale)
+        if scale.shape not in ((), (len(embeddings),)):
+            raise ValueError(f"{name} must have shape () or ({len(embeddings)},), got {tuple(scale.shape)}")
+        if scale.is_complex():
+            raise ValueError(f"{name} must be real numbers, got {scale.dtype}: pass {name}.real")
+        if scale.requires_grad:
+            raise ValueError(f"{name} is a constant of this op: pass {name}.detach()")
+    check_same_device(embeddings=embeddings, positive_scale=positive_scale, negative_scale=negative_scale)
+    dtype = pair_dtype(embeddings, candidates)
+    scales = positive_scale.to(dtype), negative_scale.to(dtype)
+    check_weights(positive_scale=scales[0], negative_scale=scales[1])
+    return scales
+
+
+def check_weights(**weights: Tensor) -> None:
+    """No weight that is NaN or makes sums of pairs overflow; on the CPU, as other values, and in eager mode."""
+    for name, values in weights.items():
+        if values.device.type != "cpu" or not in_eager_mode(values):
+            return
+        largest = largest_weight(values.dtype)
+        bounds = (values, values) if values.dim() == 0 else values.aminmax() if len(values) else ()
+        if not all(-largest <= float(bound) <= largest for bound in bounds):
+            fits = values.abs() <= largest
+            raise ValueError(
+                f"{name} must be finite and at most {largest:.2g} in {values.dtype}, got {values[~fits][:3].tolist()}"
+            )
 
 
 def pair_sums(

@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.dispatch import (
+    SweepFunction,
     choose,
     compute_dtype,
     has_no_values,
     op_in_graphs,
     operand_dtype,
+    refuse_vmap,
     without_autocast,
 )
 from robustdml_ops.backends.triton_device import input_precision
@@ -25,7 +27,7 @@ from robustdml_ops.engine.validation import check_gradient_fits
 from robustdml_ops.ops.similarity.backends import BACKENDS, SimilarityBackend
 
 
-class Similarity(torch.autograd.Function):
+class Similarity(SweepFunction):
     """Cosines, in a matrix of their own."""
 
     @staticmethod
@@ -44,6 +46,7 @@ class Similarity(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dS: Tensor) -> tuple[Tensor | None, ...]:
         """Two products through the Jacobian of the normalisation; in differentiable PyTorch under create_graph."""
+        refuse_vmap(dS)
         X, P = ctx.saved_tensors
         want = ctx.needs_input_grad[:2]
         gradients: tuple[Tensor | None, Tensor | None]

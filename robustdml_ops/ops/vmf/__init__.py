@@ -11,7 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.dispatch import apply_function, choose, op_in_graphs, refuse_tracing, without_autocast
+from robustdml_ops.backends.dispatch import (
+    SweepFunction,
+    apply_function,
+    choose,
+    op_in_graphs,
+    refuse_tracing,
+    without_autocast,
+)
 from robustdml_ops.engine.validation import (
     check_elements,
     check_local,
@@ -230,7 +237,7 @@ def vmf(function: str, order: float, kappa: Tensor, backend: str | None) -> Tens
     return value
 
 
-class Vmf(torch.autograd.Function):
+class Vmf(SweepFunction):
     """One function of κ, whose derivative is made of others."""
 
     @staticmethod
