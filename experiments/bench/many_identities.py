@@ -119,7 +119,7 @@ def supcon(run: Run, steps: int) -> None:
 
 def by_prism(run: Run, steps: int) -> None:
     rate = float((run.samples.labels != run.samples.identities).float().mean())
-    memory = {"noise_rate": rate, "memory_size": 20 * CLASSES * SAMPLES}
+    memory = {"noise_rate": rate, "memory_size": len(run.samples.labels)}
     run.train(SupConLoss(TEMPERATURE), steps, PRISM(run.num_classes, WIDTH, **memory))
 
 
