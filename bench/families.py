@@ -45,11 +45,12 @@ class Family:
         return module
 
     def rival(self, who: str) -> Callable[..., Tensor]:
-        """The formula by "torch", as it is, by "compile", or by "linear_cross_entropy"."""
+        """The formula by "torch", as it is, by "compile" or "reduce-overhead", or by "linear_cross_entropy"."""
         if who == "linear_cross_entropy":
             return partial(rivals.linear_cross_entropy, scale=self.scale)
         assert self.formula is not None
-        return self.formula if who == "torch" else rivals.compiled(self.formula)
+        mode = "reduce-overhead" if who == "reduce-overhead" else None
+        return self.formula if who == "torch" else rivals.compiled(self.formula, mode=mode)
 
     def contenders(self, name: str) -> list[str]:
         """Ours, and all others that compute the same, by the family's name."""
@@ -92,7 +93,7 @@ FAMILIES = {
     "nt-xent": Family("NTXentLoss", rivals.nt_xent, classes=False),
     "memory": Family("MemoryContrastiveLoss", rivals.memory_contrastive, classes=False),
     "info-nce": Family("InfoNCELoss", rivals.info_nce, classes=False),
-    "sigmoid": Family("SigmoidLoss", classes=False),
+    "sigmoid": Family("SigmoidLoss", rivals.siglip, classes=False),
 }
 # A loss of each kind, as most users call it: those of small steps.
 PLAIN = ("proxy-anchor", "normalized-softmax", "cosface", "arcface", "proxy-nca", "soft-triple", "multi-similarity")

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -66,8 +67,14 @@ class PairWorkload:
         if what == "sweep":
             return lambda: list(pair_lse(self.embeddings.detach(), self.labels, **MS, epsilon=0.1))
         towers = what in TOWERS
-        matrices = [self.embeddings, self.bank.requires_grad_()] if towers else [self.embeddings]
         loss, parameters = self.loss(who, what, towers)
+        return self.loss_and_gradients(loss, towers, parameters)
+
+    def loss_and_gradients(
+        self, loss: Callable[[], Tensor], towers: bool, parameters: Iterable[Tensor] = ()
+    ) -> Callable[[], list[Tensor]]:
+        """A training step: the loss, and the gradient of the batch, or of both towers."""
+        matrices = [self.embeddings, self.bank.requires_grad_()] if towers else [self.embeddings]
         leaves = [*matrices, *parameters]
         evaluate = under_autocast(loss, self.embeddings.device) if self.amp else loss
 
@@ -83,6 +90,7 @@ class PairWorkload:
     def loss(self, who: str, what: str, towers: bool) -> tuple[Callable[[], Tensor], Iterable[Tensor]]:
         """The loss, and the parameters that it has."""
         X, y = self.embeddings, self.labels
+        recorded, who = who == "recorded", "robustdml" if who == "recorded" else who
         if composed := {"miner's pairs": self.of_mined, "queue": self.of_queue}.get(what):
             return composed(who), ()
         if who == "pml" and what in ("ms", "memory", "info-nce"):
@@ -92,10 +100,12 @@ class PairWorkload:
             formula, others = FAMILIES[kind].rival(who), (self.bank,) if towers else (y, *self.memory)
             return lambda: formula(X, *others), ()
         module = FAMILIES[kind].module(who, X.device, **({"reduction": "none"} if words else {}))
-        given = (X, self.bank) if towers else (X, y, None, *self.memory)
+        given = (X, self.bank.requires_grad_()) if towers else (X, y, None, *self.memory)
+        called = partial(module.recorded, *given) if recorded else None
+        function = module if called is None else (under_autocast(called, X.device) if self.amp else called)()
 
         def loss() -> Tensor:
-            found: Tensor = module(*given)
+            found: Tensor = function(*given)
             return found.mean() if found.dim() else found
 
         return loss, module.parameters()

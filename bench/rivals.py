@@ -141,6 +141,12 @@ def nt_xent(X: Tensor, y: Tensor, temperature: float = 0.07) -> Tensor:
     return torch.where(positive, F.softplus(lse - Z), 0).sum() / positive.sum().clamp(min=1)
 
 
+def siglip(X: Tensor, other: Tensor, temperature: float = 0.1, bias: float = -10.0) -> Tensor:
+    """Of two towers, with a temperature and a bias that are not learnt."""
+    signs = 2 * torch.eye(len(X), dtype=X.dtype, device=X.device) - 1
+    return -F.logsigmoid(signs * (cosines(X, other) / temperature + bias)).sum() / len(X)
+
+
 def info_nce(X: Tensor, other: Tensor, temperature: float = 0.07) -> Tensor:
     """Of two towers, from both sides."""
     Z, y = cosines(X, other) / temperature, torch.arange(len(X), device=X.device)
@@ -148,6 +154,6 @@ def info_nce(X: Tensor, other: Tensor, temperature: float = 0.07) -> Tensor:
 
 
 @cache
-def compiled(formula: Callable[..., Any], backend: str = "inductor") -> Callable[..., Any]:
+def compiled(formula: Callable[..., Any], backend: str = "inductor", mode: str | None = None) -> Callable[..., Any]:
     """The formula by ``torch.compile``, of fixed shapes: the first call of each shape takes seconds."""
-    return torch.compile(formula, dynamic=False, backend=backend)
+    return torch.compile(formula, dynamic=False, backend=backend, mode=mode)

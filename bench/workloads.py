@@ -1,7 +1,7 @@
 """The contenders over proxies: each runs one loss with both gradients, into fresh gradient memory."""
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -24,10 +24,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def under_autocast(loss: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
+def under_autocast(loss: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
     """The loss with products of bfloat16."""
 
-    def evaluate() -> Tensor:
+    def evaluate() -> Any:
         with torch.autocast(device.type, torch.bfloat16, cache_enabled=False):
             return loss()
 
@@ -85,8 +85,9 @@ class Workload:
         return step
 
     def contender(self, name: str) -> Callable[[], list[Tensor]]:
-        """The step of ``<who>/<family> <words>``: ours, the peer's, or its formula; words as in :data:`OPTIONS`."""
+        """The step of ``<who>/<family> <words>``: ours, ours recorded, the peer's, or its formula; words of OPTIONS."""
         who, _, what = name.partition("/")
+        recorded, who = who == "recorded", "robustdml" if who == "recorded" else who
         kind, *words = what.split()
         X, P = self.embeddings, self.proxies
         if kind == "similarity":
@@ -105,9 +106,11 @@ class Workload:
         setattr(module, matrix, P if matrix == "proxies" else self.columns)
         others = [parameter for name, parameter in module.named_parameters() if name != matrix]
         given = {"margins": self.margins} if "margins" in words else {}
+        called = partial(module.recorded, X, target, **given) if recorded else None
+        function = module if called is None else (under_autocast(called, self.device) if self.amp else called)()
 
         def loss() -> Tensor:
-            found: Tensor = module(X, target, **given)
+            found: Tensor = function(X, target, **given)
             return found.sum() if found.dim() else found
 
         return self.loss_and_gradients(loss, getattr(module, matrix), *others)

@@ -178,6 +178,26 @@ def audit_kinds() -> str:
     return table(titles, rows)
 
 
+def audit_diverse() -> str:
+    """The auditor and the command beside cleanlab and neighbours, on data sets of diverse classes."""
+    forms = ("cleanlab, logistic regression of scaled columns, prune_by_noise_rate",
+             "cleanlab, logistic regression, prune_by_noise_rate", "5 neighbours")  # fmt: skip
+    rows = []
+    for kind, tools in stored("audit-diverse")["results"].items():
+        for tool, found in tools.items():
+            precise = f"{found['precise']} of {found['calling']}" if found["calling"] else "none called"
+            holds = "–" if found["holds"] is None else f"{found['holds']:.0%}"
+            figures = [score(found[column]) for column in ("ap", *forms)]
+            figures += [f"{found['at or above']} of {found['cells']}", precise, f"{found['found']:.0%}"]
+            figures += [f"{found['called wrong, clean']:.1%}", f"{found['told']:.0%}", holds]
+            rows.append([kind, f"`{tool}`", *figures])
+    titles = ["kind", "tool", "AP", "cleanlab, scaled columns", "cleanlab, C = 3", "5 neighbours"]
+    titles += ["AP at or above all three", "precision of `wrong` at least 0.8", "wrong labels called wrong"]
+    return table(
+        [*titles, "right ones called wrong, none wrong, worst set", "share is told", "interval holds it"], rows
+    )
+
+
 def audit_checked() -> str:
     """The auditor's errors after some labels were checked."""
     rows = []
@@ -334,6 +354,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "audit": audit,
     "audit-kinds": audit_kinds,
     "audit-checked": audit_checked,
+    "audit-diverse": audit_diverse,
     "audit-calibration": audit_calibration,
     "audit-training": audit_training,
     "audit-classes": audit_classes,

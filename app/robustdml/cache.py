@@ -113,6 +113,8 @@ def make_once(make: Callable[[], object], *files: Path) -> None:
 def read_array(path: Path, mmap_mode: Literal["r", "c"] | None = None) -> NDArray[Any]:
     """Read an array that was written whole; where there is a checksum, by it, for which all of it is read once."""
     try:
+        if path.exists() and not path.is_file():  # A pipe would keep it waiting.
+            raise ValueError("no plain file")
         if content_is_right(path) is False:
             raise ValueError("its content does not match its checksum")
         array: NDArray[Any] = np.load(path, mmap_mode=mmap_mode, allow_pickle=False)

@@ -12,8 +12,8 @@ from importlib import import_module
 
 from robustdml.cache import nothing_kept
 from robustdml.command_line import CommandParser
-from robustdml.data.images import warnings_with_files
-from robustdml.errors import UnknownNameError, UsageError, disk_error, in_one_line, is_want_of_memory, reason_of
+from robustdml.data.images import limit_pixels, warnings_with_files
+from robustdml.errors import UnknownNameError, UsageError, disk_error, in_one_line, is_want_of_memory, reason_of, say
 from robustdml_ops import __version__
 
 # Module and help of each command; the experiments add theirs.
@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None, program: str = "robustdml") -> int:
     try:
         parsed = _parser(arguments, program).parse_args(arguments)
         name = f"{program} {parsed.command}"
+        if "max_megapixels" in parsed:
+            limit_pixels(parsed.max_megapixels)
         with warnings_with_files(), nothing_kept() if vars(parsed).get("no_cache") else nullcontext():
             status: int = parsed.run(parsed)
         # What is printed may wait in a buffer until here, and meet a full disk.
@@ -59,11 +61,11 @@ def main(argv: Sequence[str] | None = None, program: str = "robustdml") -> int:
         if not hasattr(end, "told"):
             raise
         if end.told:  # By `robustdml.run.preemption.Preempted`
-            print(f"{name}: {end.told}; {parsed.way_on(parsed)}", file=sys.stderr)
+            say(f"{name}: {end.told}; {parsed.way_on(parsed)}", sys.stderr)
         return int(end.code or 0)
     except KeyboardInterrupt:
         way_on = "" if parsed.way_on is None else f"; {parsed.way_on(parsed)}"
-        print(f"{name}: interrupted{way_on}", file=sys.stderr)
+        say(f"{name}: interrupted{way_on}", sys.stderr)
         return 130
     return status
 

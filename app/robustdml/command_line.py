@@ -2,14 +2,16 @@
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from robustdml.data.images import MOST_MEGAPIXELS
 from robustdml.data.readings import what_is_kept
-from robustdml.errors import UnknownNameError, did_you_mean, expanded, few
+from robustdml.errors import UnknownNameError, did_you_mean, expanded, few, in_one_line, say
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -35,6 +37,10 @@ class CommandParser(argparse.ArgumentParser):
             self.error(f"unexpected argument {unknown[0]!r}{hint}")
         return parsed, unknown
 
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong: a shell may have filled in names of files."""
+        super().error(in_one_line(message))
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             name = (action.option_strings or [str(action.metavar)])[-1]
@@ -56,6 +62,27 @@ def duration(text: str) -> float:
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
+def add_size_limit(parser: argparse._ActionsContainer) -> None:
+    """Add the option that limits the size of images, which may come from strangers."""
+    parser.add_argument(
+        "--max-megapixels",
+        type=_positive,
+        default=MOST_MEGAPIXELS,
+        metavar="M",
+        help="images of more million pixels are not decoded",
+    )
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number above 0")
+    return number
+
+
 def is_off(default: object) -> bool:
     """True for defaults that help does not show: None, False and the empty text, but not 0."""
     return default is None or default is False or default == ""
@@ -75,9 +102,9 @@ def say_left_out(command: str, left_out: Sequence[str], notes: Sequence[str] = (
     """Say how data was read, what is kept of it, and name the first few of what was left out, with the reason."""
     kept = what_is_kept()
     for note in dict.fromkeys([*notes, *([kept] if kept else [])]):
-        print(f"robustdml {command}: {note}", file=sys.stderr)
+        say(f"robustdml {command}: {note}", sys.stderr)
     if left_out:
-        print(f"robustdml {command}: left out {len(left_out):,}: {few(left_out)}", file=sys.stderr)
+        say(f"robustdml {command}: left out {len(left_out):,}: {few(left_out)}", sys.stderr)
 
 
 def _meant(option: str, known: Sequence[str]) -> str:

@@ -7,9 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TextIO
 
 # Names of what may be many that a message has.
 MAX_NAMED = 10
+
+
+# Characters that a terminal obeys, or that turn the text beside them, for a regular expression.
+OBEYED = "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 
 
 class UsageError(ValueError):
@@ -33,6 +38,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def in_one_line(text: str) -> str:
     """Write out what a terminal would obey rather than show: names of files may hold anything."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+
+
+def say(text: str, file: TextIO | None = None) -> None:
+    """Print a line, on standard output by default."""
+    print(in_one_line(text), file=file)
 
 
 def few(names: Sequence[str]) -> str:

@@ -21,6 +21,8 @@ from robustdml.world import World
 from robustdml_ops.robust import BalancedSelfPaced, ConfidenceHead, MemoryBank
 
 BLOCK = 256
+# The name of the scores of `Margins`.
+MARGIN = "margin"
 
 
 class Training(NamedTuple):
@@ -182,10 +184,51 @@ class SelfPacedWeights(LossInput):
         return {"maw": self.module.maw, "sdaw": self.module.sdaw, "age": float(self.module.lam)}
 
 
+class Margins(LossInput):
+    """No argument of the loss: margins of the labels, averaged over the epochs, for an audit to judge by.
+
+    The margin of a sample is its cosine with the mean of its class, itself left out, minus the largest cosine with the
+    mean of another class. Labels that are learnt early and keep their margin are mostly right: arXiv 2510.16211.
+    """
+
+    def __init__(self, training: Training) -> None:
+        super().__init__(training)
+        self.module = nn.Module()
+        # The sum of the epochs, and their number.
+        self.module.register_buffer("total", torch.zeros(len(self._train.labels), device=training.device))
+        self.module.register_buffer("epochs", torch.zeros((), device=training.device))
+
+    def start_epoch(self, epoch: int, embed: Callable[[], Tensor]) -> None:
+        labels = torch.from_numpy(self._train.labels)
+        assert self.module is not None
+        self.module.total += margins_of(embed(), labels, self._train.num_classes).to(self.module.total)
+        self.module.epochs += 1
+
+    def arguments(self, rows: Rows) -> dict[str, Any]:
+        return {}
+
+    def scores(self) -> dict[str, Singles]:
+        assert self.module is not None
+        return {MARGIN: (self.module.total / self.module.epochs).cpu().numpy()}
+
+
+def margins_of(embeddings: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Margins (N,) of labels (N,) by embeddings (N, D); the cosine of a sample that is alone in its class is 0."""
+    X = functional.normalize(embeddings.float())
+    sums = torch.zeros(num_classes, X.shape[1]).index_add_(0, labels, X)
+    means, own = functional.normalize(sums), functional.normalize(sums[labels] - X)
+    out = torch.empty(len(X))
+    for rows in blocks(len(X), BLOCK):
+        of_others = (X[rows] @ means.T).scatter_(1, labels[rows, None], -1.0).amax(1)
+        out[rows] = (X[rows] * own[rows]).sum(1) - of_others
+    return out
+
+
 # By the name that `Method.inputs` has for it.
 LOSS_INPUTS: dict[str, Callable[[Training], LossInput]] = {
     "labels": Labels,
     "confidences": Confidences,
     "memory": Memory,
     "self_paced_weights": SelfPacedWeights,
+    "margins": Margins,
 }

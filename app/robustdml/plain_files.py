@@ -43,12 +43,15 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 def check_plain(path: Path, kind: str) -> None:
     """Refuse what is there and no plain file: a pipe is never read to its end, nor are some devices."""
     try:
-        mode = path.stat().st_mode
+        status = path.stat()
     except (OSError, ValueError):  # It is told where it is opened.
         return
-    if not stat.S_ISREG(mode):
-        what = "a folder" if stat.S_ISDIR(mode) else "a pipe, a device or a socket"
+    if not stat.S_ISREG(status.st_mode):
+        what = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe, a device or a socket"
         raise UsageError(f"{path}: not a readable {kind} (it is {what})")
+    if status.st_size > _memory():  # As a file with holes claims.
+        has = f"it has {status.st_size:,} bytes, and this machine a memory of {_memory():,}"
+        raise UsageError(f"{path}: not a readable {kind} ({has})")
 
 
 def save_plain(path: Path, content: object) -> None:

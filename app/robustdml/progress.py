@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from torch import Tensor
 
-from robustdml.errors import UsageError
+from robustdml.errors import UsageError, in_one_line
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -67,6 +68,11 @@ def silent(what: str, done: int, total: int) -> None:
     """Take a report and show nothing."""
 
 
+def show_table(table: Table) -> None:
+    """Print a table; brackets and colons in its texts are no markup."""
+    Console(markup=False, emoji=False).print(table)
+
+
 class Bar(Recorder):
     """One line of a terminal."""
 
@@ -77,7 +83,7 @@ class Bar(Recorder):
 
     def __call__(self, what: str, done: int, total: int) -> None:
         told = f"{self._title} · {what}{self._loss if total else ''}"
-        self._progress.update(self._task, description=told, completed=done, total=total or None)
+        self._progress.update(self._task, description=in_one_line(told), completed=done, total=total or None)
 
     def step(self, step: int, steps: int, loss: Tensor | None) -> None:
         if loss is not None and time.monotonic() - self._looked > BETWEEN_LOSSES:
@@ -140,7 +146,7 @@ class Lines(Recorder):
     def _write(self, *words: str) -> None:
         self._last = time.monotonic()
         text = ", ".join(word for word in words if word)
-        print(f"{datetime.now():%Y-%m-%d %H:%M:%S} {self._title}: {text}", file=sys.stderr, flush=True)
+        print(f"{datetime.now():%Y-%m-%d %H:%M:%S} {self._title}: {in_one_line(text)}", file=sys.stderr, flush=True)
 
 
 class _Pace:

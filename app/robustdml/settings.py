@@ -9,18 +9,23 @@ from typing import Any
 import yaml
 
 from robustdml.cache import write_text
-from robustdml.config import CORRECT, TrainingConfig
+from robustdml.config import CORRECT, RANDOM, UNTRAINED, TrainingConfig
 from robustdml.data.joined import FEATURES_TEXT
 from robustdml.data.lists import COLUMN_TEXTS, PATTERN_TEXT
 from robustdml.data.load import expected_data
+from robustdml.data.named import NAMED
 from robustdml.errors import UnknownNameError, UsageError, did_you_mean
 from robustdml.filters.options import FILTERS, KINDS, NO_FILTER, FilterOptions
 from robustdml.methods import METHODS, option_groups
+from robustdml.methods.classes import AdaptiveOptions, NegativeOptions
+from robustdml.methods.pairs import MultiSimilarityOptions, ProcSimOptions
+from robustdml.networks.backbones.choice import is_own_code
 from robustdml.noise import NOISES, parse_noise
 from robustdml.options import Group, Options, OptionSet, Setting, option
 from robustdml.plain_files import check_plain
 from robustdml.progress import Recorder
 from robustdml_ops import __version__
+from robustdml_ops.robust import PRISM
 
 CONFIG_FILE = "config.yaml"
 # They say what to do with the settings, and are none.
@@ -112,6 +117,7 @@ def read_run_settings(options: Mapping[str, Any], file: Path | None, out: Path |
     try:
         config = make_config(given)
         parse_noise(data.noise)
+        _refuse(given, _data_without_effect(data.data))
     except UsageError as error:
         if file is None:
             raise
@@ -229,12 +235,66 @@ def make_config(given: Mapping[str, Given]) -> TrainingConfig:
     plain = {name: value for name, value in values.get("", {}).items() if name in CONFIG_FIELDS}
     chosen = (group(**values[group.name]) for group in option_groups() if group.name in values)
     config = TrainingConfig(**plain, options=OptionSet(*chosen), filter=filtered)
+    asked = _filter(method, {name: setting for name, setting in given.items() if name == "filter.kind"}).as_dict()
+    _refuse(given, _without_effect(config), {f"{FilterOptions.name}.{key}": value for key, value in asked.items()})
     if config.needs_noise_rate and config.noise_rate is None and value_of(given, "noise") == "none":
         raise UsageError(
             f"filter {filtered.kind} with threshold {filtered.threshold} rejects a share of the samples, and without "
             "noise_rate rejects none: give noise_rate, or take prism-vmf with the threshold cautious"
         )
     return config
+
+
+def _refuse(given: Mapping[str, Given], without_effect: dict[str, str], defaults: Mapping[str, Any] = {}) -> None:
+    """Refuse a setting that has no effect, for the reason there, unless it has its default."""
+    for name, why in without_effect.items():
+        if name in given and given[name].value != defaults.get(name, all_settings()[name].default):
+            raise UsageError(f"{given[name].where} has no effect {why}")
+
+
+def _data_without_effect(data: str) -> dict[str, str]:
+    """Settings of the data that this source does not use, with the reason."""
+    found: dict[str, str] = {}
+    if data in NAMED:
+        found |= dict.fromkeys(("test_fraction", "split_seed"), f"on {data}, whose test classes are fixed")
+    if data in NAMED or data.lower().endswith(".npz"):
+        names = ("image_size", "skip_broken", "path_column", "label_column", "split_column")
+        found |= dict.fromkeys(names, f"on {data}, which is no folder or list of images")
+    return found
+
+
+def _without_effect(config: TrainingConfig) -> dict[str, str]:
+    """Settings that this configuration does not use, with the reason."""
+    method, chosen, own = METHODS[config.method], config.filter_options, config.options
+    found: dict[str, str] = {}
+    if config.backbone == UNTRAINED or is_own_code(config.backbone):
+        found["augment"] = f"on backbone {config.backbone}, whose images are taken as they are"
+    # The proxies of ProcSim are within.
+    if config.method != "procsim" and all(METHODS[name].proxies is None for name in method.losses or (config.method,)):
+        found["proxy_learning_rate"] = f"on method {config.method}, whose loss has no proxies"
+    if own[NegativeOptions].share == 1:
+        found["softmax.correct_negatives"] = "where all classes count, without a negative.share below 1"
+    if not own[AdaptiveOptions].per_class:
+        found["adaptive.negative_margin"] = "where all classes have one margin, without adaptive.per_class"
+    if config.method == "superloss":
+        found["contrastive.distance"] = "on method superloss, which compares Euclidean distances"
+    procsim = own[ProcSimOptions]
+    if config.method == "procsim" and procsim.dml != "multi-similarity":
+        without = "without procsim.dml multi-similarity"
+        found |= dict.fromkeys((setting.name for setting in MultiSimilarityOptions.settings()), without)
+    if config.method == "procsim" and "proxy-nca" not in (procsim.dml, procsim.detector):
+        found["proxy_nca.softmax_scale"] = "without procsim.dml or procsim.detector proxy-nca"
+    if FILTERS.get(chosen.kind) in PRISM.SIMILARITIES_WITH_BANK:
+        found["mcl.memory_size"] = f"beside filter {chosen.kind}, whose memory the loss takes: give filter.memory_size"
+    if chosen.on_trial and not (config.chooses_averaging or method.filter.on_trial):
+        found["filter.on_trial"] = "without trials, which choose the averaging of method robust"
+    if chosen.kind != "prism-vmf":
+        found["filter.vmf_epochs"] = f"on filter {chosen.kind}"
+    elif config.layer_start != RANDOM:
+        found["filter.vmf_epochs"] = f"with start {config.layer_start}, from which the memory is filled at once"
+    if chosen.threshold in ("fixed", "top-r"):
+        found["filter.window"] = f"on the threshold {chosen.threshold}, which looks at one batch"
+    return found
 
 
 def _refuse_settings_of_no_filter(method: str, given: Mapping[str, Given]) -> None:

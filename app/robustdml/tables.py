@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from robustdml.cache import NAMES, kept_folder, make_private, write_text, write_whole
-from robustdml.errors import UsageError, in_one_line, reason_of
+from robustdml.errors import UsageError, reason_of, say
 from robustdml.plain_files import check_plain
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -64,7 +64,7 @@ def _text(path: Path, kind: str, content: bytes, own: str) -> str:
         decoded = content.decode("cp1252")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: neither in UTF-8 nor in Windows-1252 ({error}); save it in UTF-8") from error
-    print(f"robustdml: {in_one_line(str(path))} is not in UTF-8, and read as Windows-1252", file=sys.stderr)
+    say(f"robustdml: {path} is not in UTF-8, and read as Windows-1252", sys.stderr)
     return decoded
 
 
@@ -146,7 +146,7 @@ def _unpacked(path: Path, values: list[Any]) -> list[str]:
         if not file.exists():
             write_whole(file, partial(_write_all, content))
         files.append(str(file))
-    print(f"robustdml: the pictures of {in_one_line(str(path))} are in {folder}", file=sys.stderr)
+    say(f"robustdml: the pictures of {path} are in {folder}", sys.stderr)
     return files
 
 

@@ -14,6 +14,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
 from robustdml.evaluation import untouched_metrics
+from robustdml.methods import Method
 from robustdml.networks.preparation import prepare, resolve_device
 from robustdml.progress import OnProgress, Recorder, silent
 from robustdml.retrieval import check_retrieval, retrieval_metrics
@@ -48,6 +49,7 @@ def train(
     may_keep_features: bool = True,
     checkpoint_every: float | None = None,
     world: World = ALONE,
+    method: Method | None = None,
 ) -> TrainingResult:
     """Train an embedding and evaluate it on the test split after every epoch.
 
@@ -82,6 +84,8 @@ def train(
         Seconds between the checkpoints within an epoch; None: there is one after each epoch alone.
     world : World
         The processes that train it together, each with a part of every batch; the first of them writes.
+    method : Method, optional
+        The configured method with further inputs, such as ``margins``.
 
     Examples
     --------
@@ -111,7 +115,7 @@ def train(
         start = None if checkpoint is None else start_in(checkpoint, config, prepared)
         if start is None:
             on_progress("choosing the start", 0, 0)
-        run = Run(config, prepared, chosen, world=world, start=start)
+        run = Run(config, prepared, chosen, method, world, start)
         if untouched is None:
             untouched = untouched_metrics(run.prepared, chosen, on_progress)
         run.can_keep_features &= may_keep_features

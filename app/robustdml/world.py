@@ -116,8 +116,8 @@ def joined_world(device: str) -> Iterator[World]:
     on_gpu = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
     if on_gpu:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
     try:
+        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=TIMEOUT)
         yield World(dist.get_rank(), dist.get_world_size())
     except RuntimeError as error:
         from robustdml_ops.distributed import ShardError
@@ -128,7 +128,8 @@ def joined_world(device: str) -> Iterator[World]:
         why = "its messages, or its launcher's, say why"
         raise UsageError(f"another process has failed or ended; {why}: {reason_of(error)}") from error
     finally:
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 def whole(state: Any) -> Any:

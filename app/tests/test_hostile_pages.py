@@ -14,6 +14,7 @@ from app.tests.browser import needs_browser
 from app.tests.conftest import SMALL, csv_rows, finding, refused, run_command
 from robustdml.audit_report.findings import read_findings, write_findings
 from robustdml.config import TrainingConfig
+from robustdml.errors import OBEYED, in_one_line
 from robustdml.filters.options import FilterOptions
 from robustdml.methods import METHODS
 from robustdml.reports.html import policy
@@ -31,7 +32,7 @@ NAMES = (
     "\"' class=stranger onmouseover=document.title='taken' x='",
     "</title></style></textarea><a class=stranger href=javascript:1>",
     "${body} $title {0} %s \\u003cb class=stranger> &lt;b class=stranger&gt;",
-    "line one\nline two\r\x1b[2J\u2028\u202egnp.exe",
+    "line one\nline two\r\x1b[2J\x07\u2028\u202egnp.exe\u2066",
     "caf\udce9",
     "__proto__",
     "=cmd|' /C calc'!A0",
@@ -68,6 +69,7 @@ class Elements(HTMLParser):
 
 def check_page(text: str, scripts: int = 0) -> Elements:
     elements = Elements(text)
+    assert not re.search(OBEYED, text.replace("\n", ""))
     assert elements.open == []
     for tag, attributes in elements.found:
         assert attributes.get("class") != "stranger" and not any(name.startswith("on") for name in attributes), tag
@@ -76,11 +78,6 @@ def check_page(text: str, scripts: int = 0) -> Elements:
     (rule,) = (one["content"] for tag, one in elements.found if "http-equiv" in one)
     assert rule.startswith("default-src 'none';") and ("script-src 'none'" in rule) == (scripts == 0)
     return elements
-
-
-def shown(text: str) -> str:
-    """Ends of lines are of one kind in HTML, and bytes that are not UTF-8 are of one sign."""
-    return text.replace("\r", "\n").replace("\udce9", "\ufffd")
 
 
 def save(path):
@@ -109,7 +106,7 @@ def test_the_page_of_an_audit(audited):
     out, paths = audited
     elements = check_page((out / "audit.html").read_text(), scripts=2)
     for name in NAMES:
-        assert shown(name) in shown(elements.text), name
+        assert in_one_line(name) in elements.text, name
     # What programs read has the names as they are: no sign is put before one that a table would take for a formula.
     findings = read_findings(out / "labels.csv")
     assert [one.sample for one in findings] == paths

@@ -1,17 +1,20 @@
 """Images, names and lists of strangers: what they point to, what they are called, and what is missing of them."""
 
+import contextlib
 import csv
 import io
 import os
 import random
 import re
 import sys
+import time
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from rich.table import Table
 
 from app.tests.conftest import finding, refused, run_command, save_photos
 from robustdml.__main__ import main as start
@@ -21,11 +24,22 @@ from robustdml.cache import write_text
 from robustdml.commands import audit
 from robustdml.data import load_data
 from robustdml.data.folders import folder_images
-from robustdml.data.images import decode
-from robustdml.errors import UsageError
+from robustdml.data.images import MOST_MEGAPIXELS, decode, limit_pixels
+from robustdml.errors import OBEYED, UsageError
+from robustdml.progress import show_table
 from robustdml.trained.embedder import load_embedder
 
+
+@pytest.fixture(autouse=True)
+def usual_limit():
+    yield
+    limit_pixels(MOST_MEGAPIXELS)
+
+
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="names and pipes of Linux")
+
+
+FAST = ("--device", "cpu", "--method", "contrastive", "--batch-size", "32", "--embedding-size", "8")
 
 
 def photograph(path, label=0, side=12):
@@ -42,9 +56,26 @@ def test_images_that_are_not_opened(tmp_path):
     parts = [header, b"IDAT", b"IEND"]
     chunks = (len(part[4:]).to_bytes(4, "big") + part + zipfile.crc32(part).to_bytes(4, "big") for part in parts)
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
-    assert "decompression bomb" in decode(path, 8)
+    assert "more than 128 million pixels; --max-megapixels takes" in decode(path, 8)
     path.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
     assert "cannot identify image file" in decode(path, 8)
+
+
+def test_an_image_of_very_many_pixels_is_refused_at_once(tmp_path):
+    """144 megapixels in half a megabyte took a minute, and a warning of Python."""
+    save_photos(tmp_path / "data", classes=2, images=2, size=(12, 12))
+    large = tmp_path / "data" / "class 0" / "large.png"
+    Image.new("1", (12_000, 12_000)).save(large)
+    command = ("train", "--data", tmp_path / "data", "--backbone", "untrained", "--image-size", "8")
+    began = time.process_time()
+    told = refused(*command)
+    assert f"{large} (more than 128 million pixels; --max-megapixels takes larger ones)" in told.splitlines()[-1]
+    assert "Warning" not in told and time.process_time() - began < 20
+    assert "more than 0.0001 million pixels" in refused(*command, "--max-megapixels", "0.0001")
+    assert "'-1': expected a number above 0" in refused(*command, "--max-megapixels", "-1")
+    assert isinstance(decode(photograph(tmp_path / "small.png"), 8), str)  # as the last command has set
+    limit_pixels(150)
+    assert not isinstance(decode(large, 8), str)
 
 
 def test_damaged_images_end_in_one_sentence(tmp_path):
@@ -143,12 +174,16 @@ def test_names_from_folder_to_audit_to_clean_folder(tmp_path):
     assert "left out 1: " in told and "\\x1b[2J\\x07.png" in told and "\x1b" not in told
     assert {one.label for one in read_findings(out / "labels.csv")} == set(ODD_NAMES)
     (out / "audit.html").read_text(encoding="utf-8")
+    run_command("apply", out / "labels.csv", "--to", tmp_path / "clean.csv")
+    assert set(read_samples(str(tmp_path / "clean.csv")).class_names) == set(ODD_NAMES)
+    # A folder of that name would be obeyed by the terminal that lists it.
+    told = refused("apply", out / "labels.csv", "--to", clean)
+    assert "cannot be the name of a folder; give --to a .csv list" in told
+    findings = [one for one in read_findings(out / "labels.csv") if not re.search(OBEYED, one.label)]
+    write_findings(out / "labels.csv", findings)
     run_command("apply", out / "labels.csv", "--to", clean, "--use", "drop", "--copy")
     kept = {str(file.relative_to(clean)) for file in clean.rglob("*.png")}
-    assert kept <= {str(file.relative_to(data)) for file in data.rglob("*.png")} and len(kept) > 20
-    # And as a list.
-    run_command("apply", out / "labels.csv", "--to", tmp_path / "clean.csv")
-    assert len(read_samples(str(tmp_path / "clean.csv"))) == len(kept)
+    assert kept <= {str(file.relative_to(data)) for file in data.rglob("*.png")} and len(kept) > 15
 
 
 @LINUX
@@ -161,8 +196,22 @@ def test_a_run_on_names_that_are_not_utf_8(tmp_path, clusters, monkeypatch):
         monkeypatch.setattr(sys, name, io.TextIOWrapper(io.BytesIO(), encoding="ascii"))
     monkeypatch.setattr(sys, "argv", ["robustdml", "train", "--out", str(out), "--resume", "--epochs", "2"])
     assert start() == 0
-    assert "caf\ufffd" in (out / "report.html").read_text(encoding="utf-8")
+    assert "caf\\udce9\\n" in (out / "report.html").read_text(encoding="utf-8")
     assert load_embedder(out).card.trained_by["data"]["name"] == source.stem
+
+
+def test_brackets_in_a_path_are_no_markup(tmp_path, clusters_file):
+    """One that ends no markup raised, another was left out of the path."""
+    out = tmp_path / "run [v2] [" / "bold] :warning: \x1b[2J"
+    told = run_command("train", "--data", clusters_file, *FAST, "--out", out, "--epochs", "2").out
+    assert told.count("run [v2] [/bold] :warning: \\x1b[2J") >= 3 and "\x1b" not in told
+    assert "unexpected argument 'a\\x1b[2J'" in refused("train", "a\x1b[2J")
+    table = Table("a name [/bold] [v2]", title="[red]:warning:")
+    table.add_row("[v2]")
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        show_table(table)
+    assert all(name in text.getvalue() for name in ("a name [/bold] [v2]", "[red]:warning:", "│ [v2]"))
 
 
 @pytest.mark.usefixtures("no_backbone")
@@ -193,7 +242,7 @@ def test_nothing_but_images_is_copied_out_of_other_folders(tmp_path):
     assert not list(tmp_path.glob("clean*")) and not list(tmp_path.glob(".clean*"))
 
 
-@pytest.mark.parametrize("label", ["../x", "/x", "a/b", "a\0b", "..", ".x", ""])
+@pytest.mark.parametrize("label", ["../x", "/x", "a/b", "a\0b", "..", ".x", "", "a\x1b[2J", "a\nb", "\u202egnp"])
 def test_no_class_leaves_the_folder(label, tmp_path):
     photograph(tmp_path / "a.png")
     write_findings(tmp_path / "labels.csv", [finding(tmp_path / "a.png", label)])
@@ -223,6 +272,21 @@ def test_an_audit_does_not_take_up_what_was_made_of_other_images(tmp_path):
     run_command(*command)
     photograph(tmp_path / "data" / "class 0" / "0.png", 5, side=20)
     assert "holds an audit with other samples" in refused(*command)
+
+
+@LINUX
+def test_a_link_to_an_image_elsewhere_is_told_when_it_is_copied(tmp_path):
+    private = photograph(tmp_path / "private" / "scan.png", 3)
+    files = [photograph(tmp_path / "data" / "x" / f"{number}.png", number) for number in range(3)]
+    (tmp_path / "data" / "x" / "within.png").symlink_to(files[0])
+    out = tmp_path / "data" / "x" / "3.png"
+    out.symlink_to(private)
+    write_findings(tmp_path / "labels.csv", [finding(file) for file in (*files, files[0].with_name("within.png"))])
+    assert not run_command("apply", tmp_path / "labels.csv", "--to", tmp_path / "clean", "--copy").err
+    write_findings(tmp_path / "labels.csv", [finding(file) for file in (*files, out)])
+    told = run_command("apply", tmp_path / "labels.csv", "--to", tmp_path / "again", "--copy").err
+    assert f"copies 1 image that links lead to elsewhere, the first is {out} to {private}" in told
+    assert not run_command("apply", tmp_path / "labels.csv", "--to", tmp_path / "linked").err
 
 
 @LINUX

@@ -226,3 +226,12 @@ def test_weights_of_bspml_fall_for_wrong_labels(noisy):
     assert 0 < last["maw"] < 1
     assert last["sdaw"] > 0
     assert last["age"] == 2.0
+
+
+def test_the_distance_of_the_contrastive_loss_is_the_one_that_was_chosen(clusters):
+    euclidean, cosine = (
+        METHODS["contrastive"].make_loss(OptionSet(ContrastiveOptions(distance=name)), 2, 2)
+        for name in ("euclidean", "cosine")
+    )
+    X, labels = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8]]), torch.tensor([0, 0, 1])
+    assert not torch.allclose(euclidean(X, labels), cosine(X, labels))

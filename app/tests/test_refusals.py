@@ -58,6 +58,7 @@ def folder(tmp_path, trained, clusters):
     return tmp_path
 
 
+AVERAGE = "--filter prism-average --noise-rate 0.3"
 MISTAKES = [
     # What would be taken for something else, or lost
     ("train --data wide.csv", "wide.csv: not a list of images in UTF-8; save it as one"),
@@ -107,6 +108,21 @@ MISTAKES = [
     ("train --method mcl --anchor-margin 0.1",
      "--anchor-margin has no effect on method mcl: it is a setting of methods proxy-anchor, smooth-proxy-anchor, adap"),
     ("train --no-adaptive-per-class", "--no-adaptive-per-class has no effect on method robust"),
+    ("train --image-size 32", "--image-size has no effect on glyphs, which is no folder or list of images"),
+    ("train --split-seed 3", "--split-seed has no effect on glyphs, whose test classes are fixed"),
+    ("train --data features.npz --skip-broken", "--skip-broken has no effect on features.npz, which is no folder"),
+    ("train --data whole --backbone untrained --finetune --no-augment", "on backbone untrained, whose images"),
+    ("train --method mcl --proxy-learning-rate 1", "no effect on method mcl, whose loss has no proxies"),
+    ("train --method proxy-nca --no-softmax-correct-negatives", "where all classes count, without a negative.share"),
+    ("train --method adaptive-proxy-anchor --adaptive-negative-margin proxy", "without adaptive.per_class"),
+    ("train --method superloss --contrastive-distance cosine", "no effect on method superloss, which compares Euclid"),
+    (f"train --method mcl {AVERAGE} --mcl-memory-size 9", "beside filter prism-average, whose memory the loss takes"),
+    (f"train --method mcl {AVERAGE} --filter-vmf-epochs 2", "--filter-vmf-epochs has no effect on filter prism-aver"),
+    ("train --method procsim --procsim-dml proxy-nca --multi-similarity-alpha 3", "procsim.dml multi-similarity"),
+    ("train --method procsim --procsim-detector multi-similarity --proxy-nca-softmax-scale 1", "detector proxy-nca"),
+    (f"train --method mcl {AVERAGE} --filter-on-trial", "without trials, which choose the averaging of method robust"),
+    (f"train --method mcl {AVERAGE} --filter-threshold top-r --filter-window 9", "which looks at one batch"),
+    ("train --filter-vmf-epochs 2", "no effect with start whitened, from which the memory is filled at once"),
     ("train --method mcl --filter-window 5", "--filter-window is for a filter, and there is none here: choose"),
     ("train --filter none --filter-window 5", "or a method that has one by itself: robust"),
     ("train --method mcl --noise-rate 0.2", "--noise-rate is for a filter"),

@@ -1,6 +1,7 @@
 """Groups of settings, ``config.yaml``: what a run writes, what one reads, and what the command line makes of both."""
 
 import pickle
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -269,3 +270,19 @@ def test_sets_that_say_the_same_are_equal():
     assert hash(options) == hash(OptionSet(smooth, anchor))
     assert options[AnchorOptions] is anchor and options[SuperLossOptions] == SuperLossOptions()
     assert pickle.loads(pickle.dumps(TrainingConfig(options=options))) == TrainingConfig(options=options)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_written_of_a_run_is_taken_again(method):
+    """Also where the method's own filter has settings that other ones of the run leave without effect."""
+    for kind in (None, "none", "audit", "prism-vmf", "prism-average"):
+        for more in ({}, {"averaging": 1.0}, {"start": "random"}, {"start": "principal", "noise_rate": 0.3}):
+            given = {"method": method, **more, **({} if kind is None else {"filter.kind": kind})}
+            given = {name: Given(value, name) for name, value in given.items()}
+            config = None
+            with suppress(UsageError):
+                config = make_config(given)
+            if config is not None:
+                settings = complete_settings(config, given)
+                again = {name: Given(value, name) for name, value in settings.items() if value is not None}
+                assert make_config(again) == config

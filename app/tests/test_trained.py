@@ -1,6 +1,7 @@
 """The model file and `load_embedder`: what a run leaves gives the embeddings that the run had."""
 
 import json
+import signal
 import sys
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import torch
 from PIL import Image
 
 import robustdml_ops
-from app.tests.conftest import CPU, make_tiny_images
+from app.tests.conftest import CPU, Ends, make_tiny_images
 from robustdml import load_embedder
 from robustdml.config import TrainingConfig
 from robustdml.errors import UsageError
@@ -92,7 +93,8 @@ def test_the_file_is_plain_data_and_says_what_trained_it(image_run, tiny_images,
     assert content["class_names"] == [f"class {c}" for c in range(6)]
     assert content["embedding_size"] == 8
     assert content["trained_by"]["config"] == json.loads(json.dumps(result.config.as_dict()))
-    assert content["trained_by"]["metrics"] == result.history[-1]
+    metrics = content["trained_by"]["metrics"]
+    assert {**metrics, "seconds": result.history[-1]["seconds"]} == result.history[-1] and "seconds" not in metrics
     assert content["preprocessing"]["shape"] == ["batch", 1, 32, 32]
     assert content["package_version"] == robustdml_ops.__version__
     before = torch.get_rng_state()
@@ -104,6 +106,19 @@ def test_the_file_is_plain_data_and_says_what_trained_it(image_run, tiny_images,
     again = load_embedder(tmp_path / "again.pt")
     assert again.card == embedder.card
     assert torch.equal(again.embed(tiny_images.test.inputs), embedder.embed(tiny_images.test.inputs))
+
+
+def test_a_run_that_was_broken_off_ends_in_the_same_file(clusters, tmp_path):
+    """In the middle of an epoch, and after the last: bit by bit, whatever time it took."""
+    config, contents = replace(FAST, method="contrastive", epochs=2), []
+    train(config, clusters, out=tmp_path / "whole", device="cpu")
+    with pytest.raises(SystemExit):
+        train(config, clusters, out=tmp_path / "broken", device="cpu", recorders=[Ends(signal.SIGTERM)])
+    for folder, resume in (("whole", False), ("broken", True), ("broken", True)):
+        if resume:
+            train(config, clusters, out=tmp_path / folder, resume=True, device="cpu")
+        contents.append((tmp_path / folder / "model.pt").read_bytes())
+    assert contents[0] == contents[1] == contents[2]
 
 
 def test_it_is_a_module_like_any_other(image_run, tiny_images):

@@ -18,8 +18,8 @@ from typing import Any
 from . import ROOT
 from .results import BACKENDS, BEGUN, DTYPES, FAILED, TIME, append, read, stored, table, winners
 
-# In their order, with their shares of the time. Each has processes of its own.
-SECTIONS = {"build": 8, "correctness": 4, "tests": 4, "ceilings": 1, "steps": 5, "scaling": 2, "settings": 5}
+# In order of worth, with their shares of the time. Each has processes of its own.
+SECTIONS = {"build": 8, "correctness": 4, "steps": 5, "settings": 5, "ceilings": 1, "scaling": 2, "tests": 4}
 SECTIONS |= {"sanitizer": 4, "profile": 1}
 PARTS = {"correctness": [f"{backend} {dtype}" for backend in BACKENDS for dtype in DTYPES]}  # side by side
 OF_NATIVE = {"correctness", "tests", "settings", "sanitizer"}  # the native module is built before them

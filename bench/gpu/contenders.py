@@ -3,6 +3,7 @@
 "softmax" is −log P(label) of unit rows at a scale of 20: PyTorch normalises within the step for those who do not.
 """
 
+import math
 import statistics
 import time
 from collections import Counter
@@ -18,13 +19,14 @@ from torch.utils.checkpoint import checkpoint
 from robustdml_ops import ops
 
 from ..families import FAMILIES
-from ..pair_workloads import PairShape, PairWorkload
+from ..pair_workloads import TOWERS, PairShape, PairWorkload
 from ..shapes import Shape
 from ..workloads import Workload
 
 Step: TypeAlias = Callable[[], list[Tensor]]
 ROUNDS, SECONDS = 30, 0.6  # of the timed rounds, at most; three rounds at least
 FLUSHED = 1 << 28  # bytes: more than any cache holds
+AHEAD, CLOCK = 10, 2e9  # steps that the host launches ahead; cycles a second, at most
 TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "amp": torch.float32}
 SCALE = 20.0
 OURS, PML, GRAPH = "robustdml", "pytorch-metric-learning", "robustdml, CUDA graph"
@@ -52,16 +54,25 @@ def imported(module: str, name: str = "linear_cross_entropy", **options: Any) ->
     return unit(lambda X, P, y: getattr(import_module(module), name)(X, P, y, **options))
 
 
+def siglip_kernel(X: Tensor, V: Tensor) -> Tensor:
+    """Both towers of unit rows, a temperature of 1/10 and a bias of −10, which are learnt."""
+    settings = [X.new_tensor(value, dtype=torch.float32).requires_grad_() for value in (math.log(10), -10.0)]
+    found: Tensor = import_module("siglip_kernel").fused_siglip_loss(F.normalize(X), F.normalize(V), *settings)
+    return found
+
+
 def p_clean(X: Tensor, P: Tensor, y: Tensor) -> list[Tensor]:
     """A filter's pass without gradients."""
     return list(ops.class_lse(X, P, y, scale=SCALE))
 
 
-def everyone(kind: str) -> dict[str, str | Callable[..., Any]]:
-    """All who compute a family of ``bench``, by the name that their rows have."""
+def everyone(kind: str, but: tuple[str, ...] = ()) -> dict[str, str | Callable[..., Any]]:
+    """All who compute a family of ``bench``, by the name that their rows have, ``but`` those who lack it."""
     names = {"robustdml": OURS, "pml": PML, "torch": "PyTorch", "compile": "torch.compile"}
     names["linear_cross_entropy"] = "PyTorch, linear_cross_entropy"
-    return {names[name.split("/")[0]]: name for name in FAMILIES[kind].contenders(kind)}
+    found = {names[name.split("/")[0]]: name for name in FAMILIES[kind].contenders(kind)}
+    found = {who: name for who, name in found.items() if who not in but}
+    return found | {GRAPH: f"recorded/{kind}", "torch.compile, reduce-overhead": f"reduce-overhead/{kind}"}
 
 
 # Names of bench's workloads, or losses of X, P and y.
@@ -76,49 +87,34 @@ CONTENDERS: dict[str, dict[str, str | Callable[..., Any]]] = {
         # By default it leaves out gradients that are small.
         "cut-cross-entropy": imported("cut_cross_entropy"),
         "cut-cross-entropy, filter_eps=None": imported("cut_cross_entropy", filter_eps=None),
+        "quack": imported("quack.linear_cross_entropy", "chunked_linear_cross_entropy"),
     },
     "multi-similarity": everyone("ms"),
     "contrastive": everyone("contrastive"),
-    "contrastive, collapsed batch": {OURS: "robustdml/contrastive"},
+    "contrastive, collapsed batch": {OURS: "robustdml/contrastive", GRAPH: "recorded/contrastive"},
+    "sigmoid": {**everyone("sigmoid", but=(PML,)), "siglip-kernel": siglip_kernel},
     "P_clean": {OURS: p_clean},
 }
-for each in CONTENDERS.values():
-    each[GRAPH] = each[OURS]
 # Products that no way does without, in B·C·D, or in B²·D for a batch with itself.
 PRODUCTS = {"proxy-anchor": 6, "softmax": 6, "P_clean": 2}
-PRODUCTS |= {"multi-similarity": 4, "contrastive": 4, "contrastive, collapsed batch": 4}
-
-
-def replayed(step: Step) -> Step:
-    """A step that is recorded as a CUDA graph."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    with torch.cuda.graph(graph):
-        results = step()
-
-    def again() -> list[Tensor]:
-        graph.replay()
-        return results
-
-    return again
+PRODUCTS |= {"multi-similarity": 4, "contrastive": 4, "contrastive, collapsed batch": 4, "sigmoid": 6}
 
 
 def step(family: str, who: str, shape: Shape, dtype: str, device: str) -> Step:
     """The contender's step: value and gradients, or values alone where there are none."""
-    if who == GRAPH:
-        recorded = step(family, OURS, shape, dtype, device)
-        return replayed(recorded) if device == "cuda" else recorded
+    if who == GRAPH and device != "cuda":
+        who = OURS
     given, made = (device, TYPES[dtype], dtype == "amp"), CONTENDERS[family][who]
     if not shape.C:
-        pairs = PairWorkload(PairShape(shape.B, shape.D), *given)
+        towers = family in TOWERS
+        pairs = PairWorkload(PairShape(shape.B, shape.D, shape.B if towers else 0), *given)
+        pairs.bank = pairs.bank.to(TYPES[dtype])
         if "collapsed" in family:  # all pairs are near
             with torch.no_grad():
                 pairs.embeddings.mul_(1e-3).add_(pairs.embeddings[:1] * 1e3)
-        return pairs.contender(str(made))
+        if callable(made):
+            return pairs.loss_and_gradients(lambda: made(pairs.embeddings, pairs.bank), towers)
+        return pairs.contender(made)
     workload = Workload(shape, *given)
     X, P, y = workload.embeddings, workload.proxies, workload.labels
     if isinstance(made, str):
@@ -130,12 +126,14 @@ def step(family: str, who: str, shape: Shape, dtype: str, device: str) -> Step:
 
 def measure(step: Step, device: str) -> dict[str, Any]:
     """Medians: ``step_s`` from the first launch to the end of the last kernel, with empty caches, and its interquartile
-    range ``spread_s``; ``host_s`` until the host is free. ``beyond_bytes``: peak memory beyond inputs and results.
+    range ``spread_s``; ``host_s`` until the host is free. ``backlog_s``: a step among others that the host has launched
+    ahead, as in training. ``beyond_bytes``: peak memory beyond inputs and results.
     """
     if device != "cuda":
         start = time.perf_counter()
         step()
-        return {"step_s": time.perf_counter() - start, "spread_s": 0.0, "host_s": 0.0, "beyond_bytes": 0}
+        taken = time.perf_counter() - start
+        return {"step_s": taken, "spread_s": 0.0, "host_s": 0.0, "backlog_s": taken, "beyond_bytes": 0}
     for _ in range(2):
         step()
     scratch, steps, hosts = torch.empty(FLUSHED, dtype=torch.uint8, device=device), [], []
@@ -151,11 +149,20 @@ def measure(step: Step, device: str) -> dict[str, Any]:
         last.synchronize()
         steps.append(first.elapsed_time(last) * 1e-3)
     low, middle, high = statistics.quantiles(steps, n=4)
+    host = statistics.median(hosts)
+    torch.cuda._sleep(int(2 * AHEAD * host * CLOCK))  # type: ignore[no-untyped-call]  # until the host is done
+    first.record()
+    for _ in range(AHEAD):
+        step()
+    last.record()
+    last.synchronize()
+    backlog = first.elapsed_time(last) * 1e-3 / AHEAD
     before = torch.cuda.memory_allocated()  # with the gradients of the last step, which the next one frees
     torch.cuda.reset_peak_memory_stats()
     step()
     beyond = torch.cuda.max_memory_allocated() - before
-    return {"step_s": middle, "spread_s": high - low, "host_s": statistics.median(hosts), "beyond_bytes": beyond}
+    told = {"step_s": middle, "spread_s": high - low, "host_s": host, "backlog_s": backlog}
+    return told | {"beyond_bytes": beyond}
 
 
 def profiled(step: Step, device: str) -> dict[str, Any]:

@@ -120,6 +120,7 @@ STORED = (
     "step_s",
     "spread_s",
     "host_s",
+    "backlog_s",
     "beyond_bytes",
     "floor_s",
     "rate",

@@ -22,7 +22,7 @@ from robustdml_ops.engine.similarity_chunks import accumulate, chunk_rows, produ
 
 from ..shapes import BATCH, LARGE, MIDDLE, SMALL, SMALL_BATCH, Shape
 from . import ROOT, calls, contenders
-from .contenders import CONTENDERS, OURS, PML, measure, profiled
+from .contenders import CONTENDERS, GRAPH, OURS, PML, measure, profiled
 from .results import BACKENDS, FAILED, NO_MEMORY, OK, TIME, Missing, Sheet
 
 DRY, SQUARE, COPIED = Shape(32, 70, 16), 8192, 1 << 30
@@ -34,11 +34,12 @@ TOOLS, LONGEST_S = ("no tool", "memcheck", "racecheck", "synccheck"), 90.0  # ea
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
 NATIVE = "import sys, torch; from robustdml_ops.backends.native_module import unavailable as reason;"
 NATIVE += "print('reason:', reason(torch.device(sys.argv[1]), torch.float32))"
+OF_PAIRS = ("multi-similarity", "contrastive", "sigmoid")
 # Families with the shapes and types at which all contenders are measured.
 STEPS = (
     *(("proxy-anchor", shape, dtype) for shape in (LARGE, SMALL) for dtype in ("bfloat16", "amp")),
     *(("softmax", shape, dtype) for shape, dtype in ((LARGE, "bfloat16"), (SMALL, "bfloat16"), (SMALL, "amp"))),
-    *((family, shape, "bfloat16") for family in ("multi-similarity", "contrastive") for shape in (BATCH, SMALL_BATCH)),
+    *((family, shape, "bfloat16") for family in OF_PAIRS for shape in (BATCH, SMALL_BATCH)),
     ("contrastive, collapsed batch", BATCH, "bfloat16"),
     ("P_clean", MIDDLE, "bfloat16"),
 )
@@ -187,9 +188,9 @@ def timed(sheet: Sheet, family: str, who: str, shape: Shape, dtype: str) -> str:
 
 
 def steps(sheet: Sheet) -> None:
-    """All contenders of each family; one that does not fit is halved, and ours is measured at that size, too."""
-    for family, shape, dtype in STEPS:
-        for who in CONTENDERS[family]:
+    """Ours of all families, then rivals; one that does not fit is halved, and ours is measured at that size, too."""
+    for own, (family, shape, dtype) in itertools.product((True, False), STEPS):
+        for who in [who for who in CONTENDERS[family] if (who in (OURS, GRAPH)) is own]:
             given = sized(sheet, shape)
             while timed(sheet, family, who, given, dtype) == NO_MEMORY and max(given.C, given.B) >= 2 * FEWEST:
                 given = replace(given, C=given.C // 2) if given.C else replace(given, B=given.B // 2)

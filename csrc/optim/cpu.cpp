@@ -139,7 +139,7 @@ ROBUSTDML_HD void update_elements(const ProxyUpdate<T>& u, const Rows<const T>& 
     }
 }
 
-// Adds the gradient of a row, by its squared length `square`, to `sum`, and gives what multiplies it in the step.
+// Adds the gradient of a row, by its squared length `square`, to `sum`, and gives its factor in the step.
 // `length`: the squared length of the row itself.
 template <class T>
 ROBUSTDML_HD T adagrad_rate(const ProxyUpdate<T>& u, T& sum, T square, T length, std::int64_t D) {

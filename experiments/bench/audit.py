@@ -11,24 +11,22 @@ its labels first. Needs ``pip install cleanlab``.
 import argparse
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 import experiments.noise  # noqa: F401  (adds noise models)
-from experiments.bench import diverse_sets
-from experiments.bench.audit_sets import SETS, Samples, load_set
+from experiments.bench.audit_sets import SETS, AuditSet, Samples, load_set
 from experiments.bench.audit_tools import CLEANLAB, LEARNT, OURS, Answer, answers
 from robustdml.data.dataset import RetrievalData, Split
 from robustdml.noise import with_wrong_labels
 
 NOISES = ("none", "uniform:0.05", "uniform:0.2", "uniform:0.4", "class-conditional:0.2")
 BINS = 10
-# With the sets of diverse classes, which are asked for by ``--data``.
-KNOWN = SETS | diverse_sets.SETS
 # The best on the choosing sets.
 FORM = "cleanlab, logistic regression of scaled columns, prune_by_noise_rate"
 
@@ -44,10 +42,12 @@ def measure(answer: Answer, labels: NDArray[np.int64], truth: NDArray[np.int64])
     hits = int((answer.issues & wrong).sum())
     precision, recall = hits / max(int(answer.issues.sum()), 1), hits / max(int(wrong.sum()), 1)
     out: dict[str, object] = {
+        "samples": len(wrong),
         "rate": float(wrong.mean()),
         "precision": precision,
         "recall": recall,
         "f1": 2 * precision * recall / max(precision + recall, 1e-12),
+        "ap": float(average_precision_score(wrong, -answer.quality)) if wrong.any() else None,
         "auc": float(roc_auc_score(~wrong, answer.quality)) if wrong.any() else None,
         "proposals": float((answer.proposed == truth)[answer.issues & wrong].mean()) if hits else None,
     }
@@ -57,6 +57,7 @@ def measure(answer: Answer, labels: NDArray[np.int64], truth: NDArray[np.int64])
             "share": answer.share.tolist(),
             "called wrong": float(answer.called_wrong[~wrong].mean()),
             "found": float(answer.called_wrong[wrong].mean()) if wrong.any() else None,
+            "called": int(answer.called_wrong.sum()),
         }
     return out
 
@@ -79,7 +80,14 @@ def noisy(samples: Samples, noise: str, seed: int) -> tuple[NDArray[np.int64], N
     return given, number[truth]
 
 
-def run(names: list[str], tools: list[str], noises: list[str], seeds: range, path: Path) -> list[dict]:
+def run(
+    names: list[str],
+    tools: list[str],
+    noises: Sequence[str],
+    seeds: range,
+    path: Path,
+    sets: Mapping[str, AuditSet] = SETS,
+) -> list[dict]:
     """Add what is missing to the outcomes in `path`, and give all of these sets, tools, noises and seeds."""
     done = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     wanted = []
@@ -89,7 +97,7 @@ def run(names: list[str], tools: list[str], noises: list[str], seeds: range, pat
             found = {one["tool"]: one for one in done if key.items() <= one.items()}
             left = [tool for tool in tools if tool not in found]
             if left:
-                samples = samples or load_set(name, KNOWN)
+                samples = samples or load_set(name, sets)
                 case = noisy(samples, key["noise"], key["seed"])
                 for tool, answer in answers(samples[0], case[0], key["seed"], left).items():
                     start = time.perf_counter()
@@ -119,8 +127,8 @@ def summary(outcomes: list[dict], form: str) -> dict[str, dict[str, float]]:
     """Figures by kind of data and over all."""
     ours = [one for one in outcomes if one["tool"] == OURS]
     out = {}
-    for kind in (*dict.fromkeys(KNOWN[one["data"]].kind for one in ours), "all"):
-        some = [one for one in outcomes if kind in ("all", KNOWN[one["data"]].kind)]
+    for kind in (*dict.fromkeys(SETS[one["data"]].kind for one in ours), "all"):
+        some = [one for one in outcomes if kind in ("all", SETS[one["data"]].kind)]
         f1, other = (cells(some, tool, "f1") for tool in (OURS, form))
         mine = [one for one in some if one["tool"] == OURS]
         ece = {}

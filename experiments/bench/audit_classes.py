@@ -72,7 +72,7 @@ def measure(data: str, seed: int) -> dict[str, list[float]]:
     samples = Samples(inputs, labels, tuple(map(str, used)), source=data)
     groups = find_copies(samples)
     with tempfile.TemporaryDirectory() as folder:
-        features, untouched = learn_embeddings(
+        features, untouched, _ = learn_embeddings(
             samples, trained_on(groups, labels), TrainingConfig(seed=seed), 1, Path(folder), "cpu", lambda *_: None
         )
     doubts = doubt_classes(features, labels, len(used), untouched)

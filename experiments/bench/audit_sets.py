@@ -36,6 +36,7 @@ class AuditSet(NamedTuple):
     kind: str
     part: str
     load: Callable[[], Samples]
+    most: int = MOST_SAMPLES
 
 
 def drawn(
@@ -192,8 +193,8 @@ SETS = {
 
 
 def load_set(name: str, sets: Mapping[str, AuditSet] = SETS) -> Samples:
-    """Features and labels, numbers from 0 on, of at most `MOST_SAMPLES` samples, or of all of Glyphs."""
+    """Features and labels, numbers from 0 on, of at most the set's number of samples, or of all of Glyphs."""
     features, labels = sets[name].load()
-    most = len(labels) if sets[name].part == GLYPHS else MOST_SAMPLES
+    most = len(labels) if sets[name].part == GLYPHS else sets[name].most
     chosen = np.sort(np.random.default_rng(0).permutation(len(labels))[:most])
     return np.ascontiguousarray(features[chosen], dtype=np.float32), numbered(labels[chosen].tolist())

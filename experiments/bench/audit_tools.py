@@ -24,7 +24,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data.dataset import Samples
 
 FOLDS = 5
-NEIGHBOURS = 20
+NEIGHBOURS, NEAREST = 20, 5
 
 
 class Answer(NamedTuple):
@@ -79,22 +79,37 @@ def cleanlab(labels: NDArray[np.int64], probabilities: NDArray[np.float64], by: 
         return Answer(get_label_quality_scores(labels, probabilities), issues, probabilities.argmax(1))
 
 
-def auditor(features: NDArray[np.float32], labels: NDArray[np.int64], learnt: bool = False) -> Answer:
-    found = LabelAuditor(features_learnt=learnt).fit(features, labels)
+def auditor(
+    features: NDArray[np.float32], labels: NDArray[np.int64], margins: NDArray[np.float32] | None = None
+) -> Answer:
+    found = LabelAuditor().fit(features, labels, margins=margins)
     called = np.isin(found.verdicts_, (WRONG, NO_CLASS))
     return Answer(found.label_quality_, found.issues_, found.proposed_labels_, called, found.wrong_share_)
 
 
-def learnt_embeddings(images: NDArray[np.generic], labels: NDArray[np.int64], seed: int) -> NDArray[np.float32]:
+def whole_audit(inputs: NDArray[np.generic], labels: NDArray[np.int64], seed: int) -> Answer:
+    """Judge as the command does: by the features before training, and by the margins in training."""
     classes = tuple(str(label) for label in range(int(labels.max()) + 1))
-    samples = Samples(images, labels, classes, source="bench")
+    samples = Samples(inputs, labels, classes, source="bench")
     with tempfile.TemporaryDirectory() as folder:
-        return learn_embeddings(
+        _, untouched, margins = learn_embeddings(
             samples, np.arange(len(samples)), TrainingConfig(seed=seed), 1, Path(folder), "cpu", lambda *_: None
-        )[0]
+        )
+        return auditor(untouched, labels, margins)
 
 
-OURS, LEARNT = "LabelAuditor", "robustdml audit"
+def nearest_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> Answer:
+    """Judge each label by how many of the nearest other samples have it."""
+    rows = features / np.linalg.norm(features, axis=1, keepdims=True).clip(1e-12)
+    likeness = rows @ rows.T
+    np.fill_diagonal(likeness, -np.inf)
+    found = labels[np.argsort(-likeness, axis=1, kind="stable")[:, :NEAREST]]
+    quality = (found == labels[:, None]).mean(1)
+    same = (found[:, :, None] == found[:, None]).sum(2)
+    return Answer(quality, quality < 0.5, found[np.arange(len(labels)), same.argmax(1)])
+
+
+OURS, LEARNT, VOTE = "LabelAuditor", "robustdml audit", "5 neighbours"
 
 
 def answers(
@@ -109,6 +124,7 @@ def answers(
         return cleanlab(labels, fitted[model], by)
 
     found: dict[str, Callable[[], Answer]] = {OURS: partial(auditor, features, labels)}
-    found[LEARNT] = lambda: auditor(learnt_embeddings(features, labels, seed), labels, learnt=True)
+    found[LEARNT] = partial(whole_audit, features, labels, seed)
+    found[VOTE] = partial(nearest_labels, features, labels)
     found |= {name: partial(by_cleanlab, *form) for name, form in CLEANLAB.items()}
     return {name: found[name] for name in tools}

@@ -55,10 +55,10 @@ def audit(prepared: Prepared, noise: str, seed: int, folder: Path) -> Path:
     used, given = np.unique(labels, return_inverse=True)
     names = tuple(train_split.class_names[label] for label in used)
     samples = Samples(np.asarray(train_split.inputs), given, names, train_split.sample_names, source="bench")
-    embeddings, _ = learn_embeddings(
+    _, untouched, margins = learn_embeddings(
         samples, np.arange(len(samples)), TrainingConfig(seed=seed), 1, folder, "cpu", lambda *_: None
     )
-    auditor = LabelAuditor(features_learnt=True).fit(embeddings, given)
+    auditor = LabelAuditor().fit(untouched, given, margins=margins)
     write_findings(file, findings_of(samples, auditor, np.zeros(len(given), np.int64)))
     return file
 

@@ -1,14 +1,21 @@
-"""Sets whose classes are diverse, for `experiments.bench.audit --data NAMES`: half to choose by, half to report on.
+"""Wrong labels found among diverse classes, by the auditor, by cleanlab and by neighbours.
+
+    python -m experiments.bench.diverse_sets --part choosing --out out/diverse
+    python -m experiments.bench.diverse_sets --seeds 3 --out out/diverse --store experiments/results/audit-diverse.json
+
+Settings are chosen on the choosing half. Every outcome is a line of OUT/outcomes.jsonl; the same command goes on.
 
 Icons come from the fonts of ``pip install --no-deps qtawesome``: a class is a meaning, such as *bell*, a sample its
 drawing in one font and style. Classes in groups put three letters of Glyphs, or a printed and a written digit, under
 one label. Texts are docstrings by module, and names of countries by language in babel. Drawn classes have several
-clusters of unequal size. Of noise no class can be told.
+clusters of unequal size. Of noise no class can be told. Needs ``pip install cleanlab`` as well.
 """
 
+import argparse
 import json
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from zlib import crc32
 
 import numpy as np
@@ -18,13 +25,15 @@ from PIL import Image, ImageDraw, ImageFont
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from experiments.bench.audit import FORM, NOISES, run
 from experiments.bench.audit_sets import CHOOSING, REPORT, AuditSet, Samples, digits, drawn, letters, numbered, texts
+from experiments.bench.audit_tools import LEARNT, OURS, VOTE
 from experiments.data.packages import package_file
 from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData, Split
 from robustdml.networks.preparation import prepare
 
-SIDE, GREY, LARGEST, FONTS = 64, 16, 14, 3
+SIDE, GREY, LARGEST, FONTS, MOST_ICONS = 64, 16, 14, 3, 1600
 # Endings of names that tell the style of a drawing.
 STYLES = {"outline", "o", "fill", "line", "light", "thin", "bold", "alt", "variant", "regular", "solid"}
 ICONS, GROUPS, TEXTS, CLUSTERS, NOTHING = "icons", "groups", "diverse texts", "clusters", "no classes"
@@ -123,10 +132,10 @@ def nothing(seed: int, classes: int) -> Samples:
 
 
 SETS = {
-    "icons-a": AuditSet(ICONS, CHOOSING, partial(icons, 0)),
-    "icons-b": AuditSet(ICONS, REPORT, partial(icons, 1)),
-    "icons-seen-a": AuditSet(ICONS, CHOOSING, partial(icons_seen, 0)),
-    "icons-seen-b": AuditSet(ICONS, REPORT, partial(icons_seen, 1)),
+    "icons-a": AuditSet(ICONS, CHOOSING, partial(icons, 0), MOST_ICONS),
+    "icons-b": AuditSet(ICONS, REPORT, partial(icons, 1), MOST_ICONS),
+    "icons-seen-a": AuditSet(ICONS, CHOOSING, partial(icons_seen, 0), MOST_ICONS),
+    "icons-seen-b": AuditSet(ICONS, REPORT, partial(icons_seen, 1), MOST_ICONS),
     "letters-in-threes": AuditSet(GROUPS, CHOOSING, partial(grouped, "train", 120, 8)),
     "letters-in-threes-2": AuditSet(GROUPS, REPORT, partial(grouped, "test", 240, 4)),
     "digits-in-pairs": AuditSet(GROUPS, REPORT, partial(pairs_of_digits, 0)),
@@ -141,3 +150,79 @@ SETS = {
     "noise": AuditSet(NOTHING, CHOOSING, partial(nothing, 1, 20)),
     "noise-2": AuditSet(NOTHING, REPORT, partial(nothing, 2, 60)),
 }
+
+# A rival's form that is better on texts than `FORM`.
+SECOND = "cleanlab, logistic regression, prune_by_noise_rate"
+RIVALS = (FORM, SECOND, VOTE)
+ALL = "all but no classes"
+# Rate of wrong labels from which on the precision of the verdict counts, that precision, the width of an interval that
+# tells nothing, and an average precision that is far below a rival's.
+ENOUGH, PRECISE, UNKNOWN, FAR_BELOW = 0.1, 0.8, 0.5, 0.03
+
+
+def summary(outcomes: list[dict]) -> dict[str, dict[str, dict[str, float | int | None]]]:
+    """Figures of the auditor and of the command by kind of data, and over all where the features tell something."""
+    cells: dict[tuple[str, str], dict[str, list[dict]]] = {}
+    for one in outcomes:
+        cells.setdefault((one["data"], one["noise"]), {}).setdefault(one["tool"], []).append(one)
+    kinds = {key: SETS[key[0]].kind for key in cells}
+    out: dict[str, dict[str, dict[str, float | int | None]]] = {}
+    for kind in (*dict.fromkeys(kinds.values()), ALL):
+        some = {key: cells[key] for key, of in kinds.items() if of == kind or (kind == ALL and of != NOTHING)}
+        out[kind] = {tool: figures(some, tool) for tool in (OURS, LEARNT)}
+    return out
+
+
+def figures(cells: dict[tuple[str, str], dict[str, list[dict]]], tool: str) -> dict[str, float | int | None]:
+    """Figures of a tool over data sets and noises, means over the seeds in each."""
+    noisy = [of for (_, noise), of in cells.items() if noise != "none"]
+    clean = [fmean(one["called wrong"] for one in of[tool]) for (_, noise), of in cells.items() if noise == "none"]
+    precision = [[fmean(one["ap"] for one in of[name]) for name in (tool, *RIVALS)] for of in noisy]
+    ahead = [ours - max(theirs) for ours, *theirs in precision]
+    calling = [of[tool] for of in noisy if of[tool][0]["rate"] >= ENOUGH and any(one["called"] for one in of[tool])]
+    precise = [
+        sum(one["found"] * one["rate"] * one["samples"] for one in of) / sum(one["called"] for one in of)
+        for of in calling
+    ]
+    every = [one for of in cells.values() for one in of[tool]]
+    told = [one for one in every if one["share"][2] - one["share"][1] <= UNKNOWN]
+    return {
+        "cells": len(noisy),
+        "ap": fmean(ours for ours, *_ in precision),
+        **{name: fmean(column) for name, column in zip(RIVALS, list(zip(*precision, strict=True))[1:], strict=True)},
+        "at or above": sum(value >= 0 for value in ahead),
+        "far below": sum(value < -FAR_BELOW for value in ahead),
+        "furthest below": min(ahead),
+        "calling": len(calling),
+        "precise": sum(value >= PRECISE for value in precise),
+        "least precision": min(precise, default=None),
+        "found": fmean(one["found"] for of in noisy for one in of[tool]),
+        "called wrong, clean": max(clean) if clean else None,
+        "told": len(told) / len(every),
+        "holds": fmean(one["share"][1] <= one["rate"] <= one["share"][2] for one in told) if told else None,
+        "seconds": fmean(one["seconds"] for one in every),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", choices=(CHOOSING, REPORT), default=REPORT)
+    parser.add_argument("--data", nargs="+", choices=SETS, help="only these of the part")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--store", type=Path, help="the result as .json")
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+    names = given.data or [name for name, one in SETS.items() if one.part == given.part]
+    tools = [OURS, LEARNT, *RIVALS]
+    results = summary(run(names, tools, NOISES, range(given.seeds), given.out / "outcomes.jsonl", SETS))
+    for kind, of_tools in results.items():
+        for tool, found in of_tools.items():
+            print(kind, tool, {key: value if value is None else round(value, 3) for key, value in found.items()})
+    if given.store:
+        command = f"python -m experiments.bench.diverse_sets --part {given.part} --seeds {given.seeds}"
+        given.store.write_text(json.dumps({"command": command, "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

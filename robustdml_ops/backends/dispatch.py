@@ -65,6 +65,11 @@ def in_registry(tensor: Tensor) -> bool:
     return has_no_values(tensor) or torch._C._are_functorch_transforms_active()
 
 
+def is_recorded(device: torch.device) -> bool:
+    """Whether the current stream is captured into a CUDA graph."""
+    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
 def refuse_tracing() -> None:
     """Refuse ``torch.jit.trace``, which would take results of compiled code for constants."""
     if torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]

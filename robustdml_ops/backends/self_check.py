@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -115,10 +116,12 @@ def store(primitive: Primitive, backend: str, device: torch.device, outcomes: Ma
     verdicts = _read()
     verdicts.setdefault(_environment(device), {}).setdefault(primitive.name, {})[backend] = reason
     with suppress(OSError, RuntimeError):  # no folder to write to: the next process runs the cases again
-        folder().mkdir(parents=True, exist_ok=True)
-        unfinished = folder() / f".self_check.{os.getpid()}"
-        unfinished.write_text(json.dumps(verdicts, indent=1))
-        unfinished.replace(folder() / "self_check.json")
+        folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Of a name that nobody knows beforehand: a link of that name would be written through.
+        handle, unfinished = tempfile.mkstemp(dir=folder(), prefix=".self_check.")
+        with os.fdopen(handle, "w") as file:
+            json.dump(verdicts, file, indent=1)
+        os.replace(unfinished, folder() / "self_check.json")
 
 
 def _answers(device: torch.device) -> bool:

@@ -4,7 +4,7 @@ import importlib.util
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -86,14 +86,6 @@ def fused_pays(X: Tensor) -> bool:
 def launch(**parameters: int | bool | str) -> Launch:
     """Launch parameters; fused multiply-adds are set explicitly, as Triton's default, and with it the bits, changes."""
     return {**parameters, "enable_fp_fusion": True}
-
-
-def as_they_are_arguments(V: Tensor | None, G: Tensor | None, tile: Launch) -> dict[str, Any]:
-    """Rows V (c, D) as they were multiplied, or None, and G, as arguments of an epilogue with this ``tile``."""
-    (row, column), D = (0, 0) if V is None else V.stride(), 0 if V is None else V.shape[1]
-    G_row, G_column = (0, 0) if G is None else G.stride()
-    strides = {"row_stride": row, "column_stride": column, "G_row_stride": G_row, "G_column_stride": G_column}
-    return {"V": V, "G": G, **strides, "D": D, "BLOCK_D": block_of(max(D, 1), int(tile["BLOCK_B"]))}
 
 
 def interpreted() -> bool:

@@ -116,8 +116,8 @@ class ClassShards(OneProcess):
     def sum_terms(self, term: Tensor) -> Tensor:
         return _apply(Sum, term, self.processes, True, False)
 
-    def require_same_upstream(self, loss: Tensor) -> Tensor:
-        return loss if loss.dim() else _apply(SameUpstream, loss, self.processes)
+    def begin_backward(self, loss: Tensor, check: Callable[[Tensor], None] | None = None) -> Tensor:
+        return _apply(Begin, loss, self.processes, check)
 
     def sum_over_processes(self, number: Tensor) -> Tensor:
         return self.processes.sum(number)
@@ -237,19 +237,19 @@ class Sum(torch.autograd.Function):
         return ctx.processes.sum(gradient) if ctx.of_gradients else gradient, None, None, None
 
 
-class SameUpstream(torch.autograd.Function):
-    """The loss; backward compares the upstream gradients of all processes, before anything is made of them."""
+class Begin(torch.autograd.Function):
+    """The loss; in backward all processes agree that they are ready, before anything is made of its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, loss: Tensor, processes: Processes) -> Tensor:
-        ctx.processes = processes
+    def forward(ctx: Any, loss: Tensor, processes: Processes, check: Callable[[Tensor], None] | None) -> Tensor:
+        ctx.processes, ctx.check = processes, check
         return loss.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        ctx.processes.require_same(gradient, "the gradient of the loss")
-        return gradient, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        ctx.processes.begin_backward(gradient, ctx.check)
+        return gradient, None, None
 
 
 class JointLogSumExp(torch.autograd.Function):

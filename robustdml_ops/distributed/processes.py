@@ -102,7 +102,7 @@ class Processes:
         checksum = zlib.crc32(repr(traits).encode())
         headers = self._look("the look at each other's input", _FORWARD, error is None, size, checksum)
         if not headers[:, _OK].all() or (headers[:, _TRAITS] != checksum).any():
-            self._disagree(error, traits)
+            self._disagree("step", error, traits)
         self.sizes = tuple(headers[:, _CONTENT].tolist())
         return rows
 
@@ -123,7 +123,7 @@ class Processes:
             )
         return headers
 
-    def _disagree(self, error: Exception | None, traits: Mapping[str, str]) -> NoReturn:
+    def _disagree(self, what: str, error: Exception | None, traits: Mapping[str, str]) -> NoReturn:
         """Raise on every process, naming the rank that differs or failed."""
         reports: list[Any] = [None] * self.size
         report = None if error is None else f"{type(error).__name__}: {error}"
@@ -132,7 +132,7 @@ class Processes:
             raise error
         failed = [f"rank {rank}: {report}" for rank, (report, _) in zip(self.ranks, reports, strict=True) if report]
         if failed:
-            raise ShardError(f"no process has done this step, because of {'; '.join(failed)}")
+            raise ShardError(f"no process has done this {what}, because of {'; '.join(failed)}")
         base = reports[0][1]
         differing = [
             f"{name} is {base.get(name, 'not there')} on rank {self.ranks[0]} and {found.get(name, 'not there')} on "
@@ -183,23 +183,41 @@ class Processes:
         """Largest of all processes; no gradient."""
         return self._all_reduce(values, dist.ReduceOp.MAX)
 
-    def require_same(self, number: Tensor, what: str) -> None:
-        """Raise on all processes where ``number`` () differs; on a GPU by a device-side assertion."""
-        number = number.detach().reshape(1)
-        if on_host := number.device.type == "cpu":
-            bits = int(number.double().view(torch.int64))
-            numbers = self._look(f"the look at {what}", _BACKWARD, True, bits, 0)[:, _CONTENT].view(torch.float64)
-        else:
-            numbers = self._all_gather(number, self.device_group, f"the look at {what}").flatten()
+    def begin_backward(self, gradient: Tensor, check: Callable[[Tensor], None] | None) -> None:
+        """Raise on all processes if ``check(gradient)`` raises on one, or if ``gradient`` () of the loss differs.
+
+        On a GPU the gradients are compared by a device-side assertion.
+        """
+        error = None
+        try:
+            if check is not None:
+                check(gradient)
+        except Exception as raised:
+            error = raised
+        number = gradient.detach().double() if gradient.dim() == 0 else None
+        on_host = number is not None and number.device.type == "cpu"
+        bits = int(number.view(torch.int64)) if number is not None and on_host else 0
+        headers = self._look("the look at the gradient of the loss", _BACKWARD, error is None, bits, 0)
+        if not headers[:, _OK].all():
+            self._disagree("backward", error, {})
+        if number is not None:
+            numbers = headers[:, _CONTENT].view(torch.float64)
+            if not on_host:
+                numbers = self._all_gather(number[None], self.device_group, "the comparison of its gradient").flatten()
+            self._require_same(numbers)
+        torch.autograd.Variable._execution_engine.queue_callback(self.roll_call.new_backward())
+
+    def _require_same(self, numbers: Tensor) -> None:
+        """Raise where the gradient () of the loss on one process differs."""
         differs = (numbers != numbers[0]) & ~(numbers.isnan() & numbers[0].isnan())
-        if not on_host:
-            torch._assert_async(~differs.any(), f"{what} differs between processes")
+        if numbers.device.type != "cpu":
+            torch._assert_async(~differs.any(), "the gradient of the loss differs between processes")
         elif differs.any():
             place = int(differs.nonzero()[0])
             raise ShardError(
-                f"{what} is {float(numbers[0]):.6g} on rank {self.ranks[0]} and {float(numbers[place]):.6g} on rank "
-                f"{self.ranks[place]}: multiply it by the same factor on all processes; loss scalers and schedules "
-                "among them. Nothing has been made of it"
+                f"the gradient of the loss is {float(numbers[0]):.6g} on rank {self.ranks[0]} and "
+                f"{float(numbers[place]):.6g} on rank {self.ranks[place]}: multiply it by the same factor on all "
+                "processes; loss scalers and schedules among them. Nothing has been made of it"
             )
 
     def _all_reduce(self, values: Tensor, operation: Any, what: str = "a sum or maximum over all classes") -> Tensor:
@@ -230,7 +248,7 @@ class Processes:
 
     def _run(self, what: str, group: Any, collective: Callable[..., Any], *arguments: Any) -> None:
         """Run a collective; where it fails, or another process has failed, raise a ShardError that names the rank."""
-        if self.parted:
+        if self.parted or self.roll_call.backward_has_failed():
             raise ShardError(f"{what}: the processes have parted after an error; end all of them and start anew")
         self.roll_call.doing = f"is in {what}, after {self.checks} checks of input"
         self.collectives += 1

@@ -7,7 +7,9 @@ learns of a failure that its own connections do not show. Who has not answered i
 
 import threading
 import time
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +24,20 @@ _FAILED = "failed: "
 _connections: dict[str, Any] = {}
 
 
+class Backward:
+    """Lives as long as PyTorch runs a backward, which calls it at the end and drops it without a call if it raises.
+
+    So all errors are heard of, also those in PyTorch's own nodes.
+    """
+
+    def __init__(self, ended: list[bool]) -> None:
+        self._ended = ended
+
+    def __call__(self) -> None:
+        """The backward has ended without an error."""
+        self._ended.append(True)
+
+
 class RollCall:
     """The alarm and the answers of processes ``ranks``; ``name`` is the same on all, and was never used before."""
 
@@ -33,6 +49,8 @@ class RollCall:
         self._alarm_key, self._verdict_key, self._own_key = f"{name}/alarm", f"{name}/verdict", self._keys[rank]
         self._store = _own_connection()
         self._answered = threading.Lock()
+        self._backwards: list[tuple[weakref.ref[Backward], list[bool]]] = []
+        self._failed_backward = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="robustdml_ops roll call", daemon=True)
         self._thread.start()
@@ -45,6 +63,7 @@ class RollCall:
 
     def _watch(self) -> None:
         while not self._stop.wait(LOOK):
+            self.backward_has_failed()
             try:
                 if self._store.check([self._alarm_key]):
                     self.alarm = True
@@ -56,6 +75,28 @@ class RollCall:
         """Write the answer of this process, once."""
         if self._answered.acquire(blocking=False):
             self._store.set(self._own_key, text)
+
+    def new_backward(self) -> "Backward":
+        """What PyTorch has to call at the end of the backward that runs now."""
+        ended: list[bool] = []
+        backward = Backward(ended)
+        self._backwards.append((weakref.ref(backward), ended))
+        return backward
+
+    def backward_has_failed(self) -> bool:
+        """Whether a backward of this process has raised, of which the others are told then."""
+        # No destructor tells: a signal that comes in the meantime would raise in it, and be lost.
+        for entry in list(self._backwards):
+            backward, ended = entry
+            if backward() is not None:
+                continue
+            with suppress(ValueError):  # the other thread was quicker
+                self._backwards.remove(entry)
+            if not ended:
+                self._failed_backward = True
+                with suppress(RuntimeError):  # the store may have ended
+                    self.ring("an error in its backward, which it has raised itself")
+        return self._failed_backward
 
     def ring(self, failure: str = "") -> None:
         """Tell all processes that this one has failed, for its own reason or without one; raise without a store."""

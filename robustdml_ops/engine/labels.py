@@ -189,10 +189,11 @@ class LabelSets:
         else:
             present = present[:, None] if several else present
             ordered = torch.sort(torch.where(present, self.labels, ELSEWHERE).flatten())[0]
-        changes = (ordered[1:] != ordered[:-1]).sum(dtype=dtype)
+        # In a circle: a compiled graph takes slices of B − 1 labels for longer than one, and refuses two samples.
+        count = (ordered != ordered.roll(1)).sum(dtype=dtype).clamp(min=1)
         if present is None and not several:
-            return changes + 1
-        return (changes + (ordered[:1] >= 0).sum()).clamp(min=1)
+            return count
+        return (count - (ordered < 0).any().to(dtype)).clamp(min=1)
 
 
 def _in_order(labels: Tensor) -> tuple[Tensor, Tensor, int | None]:

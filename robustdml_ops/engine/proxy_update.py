@@ -23,7 +23,8 @@ class ProxyUpdate(Protocol):
     take: Callable[[int, Tensor], None]
     native: Callable[[int], Any]
     finish: Callable[[], None]  # all rows have been updated
-    check_factor: Callable[[Tensor], None]  # in backward, as the two below
+    check_factor: Callable[[Tensor], None]  # in backward, as the three below
+    check_confirm: Callable[[Tensor], None]
     confirm: Callable[..., None]
     version: Callable[[], int]  # of the proxies, which every write changes
     wrote_unit_rows: Callable[[Any], None]  # since that version nothing but rows of length 1 has been written
@@ -53,9 +54,10 @@ class UpdateOfRows:
         self.check_ready = update.check_ready
         self.begin: Callable[..., None] = partial(update.begin, rows=self.rows)
         self.take, self.native, self.finish = update.take, update.native, update.finish
-        self.check_factor, self.confirm = update.check_factor, update.confirm
+        self.check_factor, self.check_confirm, self.confirm = update.check_factor, update.check_confirm, update.confirm
         self.version, self.check_version = update.version, update.check_version
         self.scaler_factor, self.skip = update.scaler_factor, update.skip
+        self.wrote_unit_rows = update.wrote_unit_rows
 
 
 # By the id of the parameter, which its update keeps alive: a weak reference to it would keep ``.to()`` from moving a

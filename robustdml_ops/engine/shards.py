@@ -84,8 +84,14 @@ class OneProcess:
         """Sum of a loss's terms () over all shards; all then call backward with the same upstream gradient."""
         return term
 
-    def require_same_upstream(self, loss: Tensor) -> Tensor:
-        """The loss, whose upstream gradient must be the same on all processes if it is one number."""
+    def begin_backward(self, loss: Tensor, check: Callable[[Tensor], None] | None = None) -> Tensor:
+        """The loss, whose backward first calls ``check(dL/dloss)``; all processes raise where it raises on one.
+
+        Nor does one wait for another whose backward raises later. The upstream gradient of a loss () must be the same
+        on all.
+        """
+        if check is not None and loss.requires_grad:
+            loss.register_hook(check)  # type: ignore[no-untyped-call]
         return loss
 
     def sum_over_processes(self, number: Tensor) -> Tensor:

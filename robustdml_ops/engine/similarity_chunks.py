@@ -182,7 +182,6 @@ class Chunk(NamedTuple):
     short: bool  # whether a gradient may be beyond the type, see the backend's normalize_rows()
     scale: Tensor | None  # inverse_norm where V is not normalised: cosines = S · scale; None: S holds cosines
     dS: Tensor | None = None  # (c, B) operand type: dL/dS · scale, written by an epilogue; None: it is written to S
-    G: Tensor | None = None  # (c, D) type of the proxies: the epilogue writes −coef ∘ V; None: finish() comes after
     X_scale: Tensor | None = None  # (B,) as ``scale``, where the embeddings are not normalised
 
 
@@ -276,11 +275,8 @@ class Similarities:
                 short = self.backend.normalize_rows(P, V, norm)
                 if multiplies:
                     product(V, self.X.t(), S[:count])
-            G = None
-            if scale is not None and rounds and (self.dP is not None or self.update is not None):
-                G = self._gradient_rows(first, last, self.X.dtype, by_columns(P))
             part = dS[:count] if dS is not None else None if self.E is None else self.E[first:last]
-            yield Chunk(first, last, S[:count], V, norm, short, scale, part, G, self.X_scale)
+            yield Chunk(first, last, S[:count], V, norm, short, scale, part, self.X_scale)
 
     @property
     def differentiates(self) -> bool:
@@ -305,16 +301,14 @@ class Similarities:
                 accumulate(self.dX, dS.t(), chunk.V)
         if self.dP is None and self.update is None:
             return
-        if chunk.G is not None:
-            dV = chunk.G
-            accumulate(dV, dS, self.X)
-        else:
-            # Rows as they are: the proxies' type, and layout.
-            same = self.proxies.dtype == dS.dtype and (chunk.scale is not None or not self.swept.normalize)
-            dtype, columns = (dS.dtype, by_columns(chunk.V)) if same else (self.compute, self.columns)
-            dV = product(dS, self.weighted, self._gradient_rows(chunk.first, chunk.last, dtype, columns))
-            if self.swept.normalize:
-                self.backend.finish(dV, chunk.V, chunk.inverse_norm, unit=chunk.scale is None)
+        # Rows that are not normalised need no more than the product, in the proxies' type and layout.
+        same = self.proxies.dtype == dS.dtype and not self.swept.normalize
+        dtype, columns = (dS.dtype, by_columns(chunk.V)) if same else (self.compute, self.columns)
+        dV = product(dS, self.weighted, self._gradient_rows(chunk.first, chunk.last, dtype, columns))
+        if self.swept.normalize:
+            rounds = self.dP is not None and self.dP.dtype != self.compute
+            out = self.dP[chunk.first : chunk.last] if rounds and self.dP is not None else None
+            dV = self.backend.finish(dV, chunk.V, chunk.inverse_norm, chunk.scale is None, out)
         if self.update is not None:
             self.update.take(chunk.first, dV)
         elif self.dP is not None:

@@ -193,23 +193,27 @@ class AdaFaceLoss(MarginSoftmaxLoss):
 
     def _running(self, lengths: Tensor, sample_weights: Tensor | None) -> tuple[Tensor, Tensor]:
         """The running mean and deviation after the samples that are present, if they are two or more."""
-        present = torch.ones_like(lengths)
-        if sample_weights is not None:
+        if sample_weights is None:
+            if len(lengths) < 2:
+                return self.mean_length, self.length_deviation
+            deviation, mean = torch.std_mean(lengths)
+            weight = torch.full_like(mean, self.momentum)
+        else:
             present = (check_sample_weights(sample_weights, lengths) > 0).to(lengths)
-        number = present.sum()
-        mean = (present * lengths).sum() / number.clamp(min=1)
-        deviation = ((present * (lengths - mean).square()).sum() / (number - 1).clamp(min=1)).sqrt()
-        weight = torch.where(number > 1, self.momentum, 0.0)
-        before = self.mean_length, self.length_deviation
-        first, second = (
-            old + weight.to(old) * (new.to(old) - old) for old, new in zip(before, (mean, deviation), strict=True)
-        )
-        return first, second
+            number = present.sum()
+            mean = (present * lengths).sum() / number.clamp(min=1)
+            deviation = ((present * (lengths - mean).square()).sum() / (number - 1).clamp(min=1)).sqrt()
+            weight = torch.where(number > 1, self.momentum, 0.0)
+
+        def followed(old: Tensor, new: Tensor) -> Tensor:
+            return old.lerp(new.to(old), weight.to(old))
+
+        return followed(self.mean_length, mean), followed(self.length_deviation, deviation)
 
     @torch.no_grad()
     def _follow(self, running: tuple[Tensor, Tensor]) -> None:
-        """Keep the running mean and deviation."""
-        if self.training:
+        """Keep the running mean and deviation, where these are new ones."""
+        if running[0] is not self.mean_length:
             # By a view: compiled graphs of PyTorch 2.13 drop what is written to a float64 tensor () itself.
             self.mean_length.view(1).copy_(running[0])
             self.length_deviation.view(1).copy_(running[1])

@@ -74,7 +74,7 @@ class ContrastiveLoss(PairFamilyLoss):
     default_form = "euclidean"
     default_reducer = "AvgNonZeroReducer"
     parts = ("pos_loss", "neg_loss")
-    recorded = shown = ("pos_margin", "neg_margin")
+    recordable = shown = ("pos_margin", "neg_margin")
 
     def __init__(
         self,

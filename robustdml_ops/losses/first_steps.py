@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from robustdml_ops.backends.dispatch import is_recorded
 from robustdml_ops.engine.labels import are_several
 
 # Steps until the class matrix has to have moved.
@@ -35,6 +36,7 @@ class FirstSteps:
 
     def __init__(self) -> None:
         self.calls, self.last = 0, 0
+        self.seldom = False  # whether a class is met so seldom that the loss itself tells late
         self.rows: Tensor | None = None  # of some classes of the first batch
         self.values: Tensor | None = None  # of these rows, at first
         self.total: Tensor | None = None
@@ -44,10 +46,10 @@ class FirstSteps:
 
     def look(self, loss_function: Any, embeddings: Any, labels: Any) -> None:
         """See the embeddings of a call before its loss, which may move the proxies; calls before it were right."""
-        late = self.last == 0 or self.last > 2 * EARLY
-        if not late or not EARLY - AVERAGED <= self.calls < EARLY or torch.compiler.is_compiling():
+        if not self.seldom or not EARLY - AVERAGED <= self.calls < EARLY or torch.compiler.is_compiling():
             return
-        if isinstance(labels, Tensor) and labels.dim() == 1 and len(labels) == len(embeddings):
+        fits = isinstance(labels, Tensor) and labels.dim() == 1 and len(labels) == len(embeddings)
+        if fits and not is_recorded(embeddings.device):
             found = _nearer(loss_function, embeddings.detach(), labels.to(embeddings.device, torch.int64))
             self.compared = found if self.compared is None else self.compared + found
 
@@ -55,6 +57,8 @@ class FirstSteps:
         """See one call, with its result: a loss, or what a reducer of the peer makes of it."""
         learns = isinstance(loss, Tensor) and loss.requires_grad and loss_function._class_parameter().requires_grad
         if torch.compiler.is_compiling() or not learns or loss.is_meta or labels is None or are_several(labels):
+            return
+        if is_recorded(loss.device):  # a graph would repeat the comparison and the copy to the host, and is no step
             return
         self.calls += 1
         if self.calls == 1:
@@ -80,9 +84,11 @@ class FirstSteps:
         self.over = self.calls > max(self.last, UNMOVED, EARLY) + (PATIENCE if self.arriving else 0)
 
     def _begin(self, loss_function: Any, samples: int, labels: Tensor) -> None:
+        last = STEPS + math.ceil(SIGHTINGS * loss_function.num_classes / max(1, samples))
+        self.seldom = last > 2 * EARLY
         one_number = not isinstance(getattr(loss_function, "margin", None), Tensor | nn.Module)
         if hasattr(loss_function, "loss_at") and loss_function.negatives is None and one_number:
-            self.last = STEPS + math.ceil(SIGHTINGS * loss_function.num_classes / max(1, samples))
+            self.last = last
         matrix = _matrix(loss_function)
         if len(matrix) and loss_function._update() is None:  # an optimiser in the sweep moves what it has
             if matrix.dtype.itemsize == 2:
@@ -107,19 +113,20 @@ def _nearer(loss_function: Any, X: Tensor, labels: Tensor) -> Tensor:
     On shards of those whose classes are both here.
     """
     matrix, away = _matrix(loss_function), torch.arange(len(X), device=X.device).roll(len(X) // 2)
+    if not len(matrix):
+        return X.new_zeros(2, dtype=torch.float32)
     places = loss_function.shards.to_local_labels(labels)
     known = (places >= 0) & (places < len(matrix))
     places = torch.where(known, places, 0)
     if loss_function.first_embeddings:  # others begin in this step
         known = known & (loss_function.taken[places] > 0)
-    if not len(matrix):
-        return X.new_zeros(2, dtype=torch.float32)
-    cosines = [
-        torch.cosine_similarity(X[:, None].float(), matrix[rows].float().reshape(len(X), -1, X.shape[1]), dim=2).amax(1)
+    centers = matrix[:, None] if matrix.dim() == 2 else matrix
+    own, other = (
+        torch.cosine_similarity(X[:, None].float(), centers[rows].float(), dim=2).amax(1)
         for rows in (places, places[away])
-    ]
+    )
     known = known & known[away] & (labels != labels[away])
-    return torch.stack([(known & (cosines[0] > cosines[1])).sum(), known.sum()]).float()
+    return torch.stack([(known & (own > other)).sum(), known.sum()]).float()
 
 
 def _rounded(loss_function: Any, dtype: torch.dtype) -> str:

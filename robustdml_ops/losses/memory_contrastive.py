@@ -100,7 +100,7 @@ class MemoryContrastiveLoss(PairFamilyLoss):
         if inputs.indices_tuple is not None:
             raise ValueError(f"{type(self).__name__} takes all pairs: leave indices_tuple out, or take ContrastiveLoss")
 
-    def _numbers(self) -> dict[str, float]:
+    def _numbers(self) -> dict[str, Any]:
         """All variants are hinges with an offset: −s is [2 − s]₊ − 2, and s where s > λ is [s − λ]₊ + λ."""
         paper = self.variant == "paper"
         return {

@@ -69,8 +69,8 @@ class MultiSimilarityLoss(PairFamilyLoss):
     """
 
     served_forms = ("cosine", "squared")
-    recorded = ("alpha", "beta", "base")
-    shown = (*recorded, "epsilon")
+    recordable = ("alpha", "beta", "base")
+    shown = (*recordable, "epsilon")
 
     def __init__(
         self,

@@ -92,7 +92,7 @@ class NormalizedSoftmaxLoss(ClassFamilyLoss):
     """
 
     served_forms = ("cosine", "squared")
-    recorded = ("embedding_size", "num_classes", "temperature")
+    recordable = ("embedding_size", "num_classes", "temperature")
     matrix_name = "W"
     columns = True
     W: nn.Parameter

@@ -209,7 +209,7 @@ class ProcSimLoss(ShardableLoss, nn.Module):
             guided = _check_per_sample("regularizer", self.regularizer(embeddings, guidance, labels), labels)
             weighted = confidences * guided if self.confidence_on_regularizer else guided
             loss = loss + self.omega * (shards.sum_terms(weighted.sum()) / B)
-        return ProcSimStep(shards.require_same_upstream(loss), confidences, losses, threshold)
+        return ProcSimStep(shards.begin_backward(loss), confidences, losses, threshold)
 
     def class_dimensions(self) -> dict[str, int]:
         """Empty: the losses within have the class matrices; raises for callables that see one process alone."""

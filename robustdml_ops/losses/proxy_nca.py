@@ -100,7 +100,7 @@ class ProxyNCALoss(ClassFamilyLoss):
 
     served_forms = ("squared", "cosine")
     default_form = "squared"
-    recorded = ("softmax_scale", "num_classes")
+    recordable = ("softmax_scale", "num_classes")
     miner_weighs_anchors = True
     proxies: nn.Parameter
 

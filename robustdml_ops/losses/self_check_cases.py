@@ -1,7 +1,7 @@
 """Cases of the self-check for whole steps of losses: value and gradients, as a plan makes them where there is one.
 
-A plan with kernels of its own has a table of the backends that run it, and chooses one by ``backends.dispatch.choose``.
-That table stands below in place of the copy of its primitive's.
+The plans of each primitive have a table of backends of their own: a wrong step takes the general way, whose ops may be
+right.
 """
 
 from collections.abc import Callable
@@ -13,15 +13,18 @@ from torch import Tensor
 from robustdml_ops.losses.adaface import AdaFaceLoss
 from robustdml_ops.losses.arcface import ArcFaceLoss
 from robustdml_ops.losses.contrastive import ContrastiveLoss
+from robustdml_ops.losses.info_nce import InfoNCELoss
 from robustdml_ops.losses.loading import load_class_matrix
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.normalized_softmax import NormalizedSoftmaxLoss
+from robustdml_ops.losses.ntxent import NTXentLoss
 from robustdml_ops.losses.proxy_anchor import ProxyAnchorLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
+from robustdml_ops.losses.sigmoid import SigmoidLoss
 from robustdml_ops.losses.supcon import SupConLoss
-from robustdml_ops.ops.anchor.sweep import BACKENDS as ANCHOR
-from robustdml_ops.ops.classes.backends import BACKENDS as CLASSES
-from robustdml_ops.ops.pairs.sweep import BACKENDS as PAIRS
+from robustdml_ops.ops.anchor.gpu_plan import STEPS as ANCHOR
+from robustdml_ops.ops.classes.gpu_plan import STEPS as CLASSES
+from robustdml_ops.ops.pairs.plan import STEPS as PAIRS
 from robustdml_ops.ops.self_check_cases import Inputs, Op, Ops, register_cases
 
 
@@ -38,8 +41,26 @@ def _with_classes(make: Callable[..., Any], **settings: Any) -> Op:
     return step
 
 
-def _of_pairs(make: Callable[..., Any], **settings: Any) -> Op:
-    return lambda inputs, backend: make(backend=backend, **settings)(inputs.X, inputs.labels % 7)
+def _of_pairs(make: Callable[..., Any], bank: bool = False, **settings: Any) -> Op:
+    """Of a batch with itself, or with rows of P."""
+
+    def of_pairs(inputs: Inputs, backend: str) -> Tensor:
+        others = (None, inputs.P, torch.arange(inputs.C, device=inputs.P.device) % 7) if bank else ()
+        loss: Tensor = make(backend=backend, **settings)(inputs.X, inputs.labels % 7, *others)
+        return loss
+
+    return of_pairs
+
+
+def _of_towers(make: Callable[..., Any]) -> Op:
+    """Of the batch with as many rows of P; the gradients of the parameters, too."""
+
+    def step(inputs: Inputs, backend: str) -> list[Tensor]:
+        loss = make(backend=backend).to(inputs.P.device, inputs.values.dtype)
+        value = loss(inputs.X, inputs.P[: inputs.B])
+        return [value, *torch.autograd.grad(value, tuple(loss.parameters()), retain_graph=True)]
+
+    return step
 
 
 _OF_ANCHORS: Ops = {"ProxyAnchorLoss": _with_classes(ProxyAnchorLoss)}
@@ -54,8 +75,15 @@ _OF_PAIRS: Ops = {
     "ContrastiveLoss": _of_pairs(ContrastiveLoss),
     "MultiSimilarityLoss": _of_pairs(MultiSimilarityLoss),
     "SupConLoss": _of_pairs(SupConLoss),
+    "NTXentLoss": _of_pairs(NTXentLoss),
+    "InfoNCELoss": _of_towers(InfoNCELoss),
+    "SigmoidLoss": _of_towers(SigmoidLoss),
+}
+_OF_A_BANK: Ops = {
+    "ContrastiveLoss of a bank": _of_pairs(ContrastiveLoss, bank=True, distance="cosine"),
+    "MultiSimilarityLoss of a bank": _of_pairs(MultiSimilarityLoss, bank=True, beta=10.0),
 }
 
-register_cases("anchor_steps", dict(ANCHOR), *[_OF_ANCHORS] * 3)
-register_cases("classes_steps", dict(CLASSES), *[_OF_CLASSES] * 3)
-register_cases("pairs_steps", dict(PAIRS), _OF_PAIRS, _OF_PAIRS, {})
+register_cases("anchor_steps", ANCHOR, *[_OF_ANCHORS] * 3)
+register_cases("classes_steps", CLASSES, *[_OF_CLASSES] * 3)
+register_cases("pairs_steps", PAIRS, {**_OF_PAIRS, **_OF_A_BANK}, _OF_PAIRS, _OF_A_BANK)

@@ -108,7 +108,7 @@ class SoftTripleLoss(CentersLoss):
     >>> loss_function(torch.randn(32, 64), torch.randint(100, (32,))).backward()
     """
 
-    recorded = ("la", "gamma", "margin", "centers_per_class", "num_classes", "embedding_size")
+    recordable = ("la", "gamma", "margin", "centers_per_class", "num_classes", "embedding_size")
     matrix_name = "fc"
     fc: nn.Parameter
 

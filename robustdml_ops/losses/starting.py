@@ -1,6 +1,7 @@
 """Proxies that begin as embeddings: from a pass over the samples, or each when training first meets its class."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ def start_class_matrix(
         return {"embeddings": embeddings, "labels": given}
 
     for embeddings, labels in batches:
-        own = shards.agree(lambda X=embeddings, y=labels: checked(X, y), {})
+        own = shards.agree(partial(checked, embeddings, labels), {})
         X = normalized(shards.gather(own["embeddings"]).detach(), dtype, loss.backend)
         take_first(matrix, taken, X, shards.to_local_labels(shards.gather(own["labels"])), first_embeddings)
     if loss.first_embeddings:

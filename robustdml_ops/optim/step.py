@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
+from robustdml_ops.backends.dispatch import is_recorded
 from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.random_words import GOLDEN, random_key, random_words
 from robustdml_ops.engine.rows.lengths import SHORTEST, inverse_lengths
@@ -213,11 +214,17 @@ class ProxyStep(ProxyUpdate):
                 f"scale={factor:.6g}, or set as its scale before each loss if it varies; gradients are not accumulated"
             )
 
+    def check_confirm(self, upstream: Tensor) -> None:
+        """Raise where backward can't confirm the step."""
+        self.check_factor(upstream)
+        self.check_gradient()
+
     def confirm(self, upstream: Tensor | None = None) -> None:
         """Mark that backward has come, and leave a placeholder in ``.grad``."""
-        if upstream is not None:
-            self.check_factor(upstream)
-        self.check_gradient()
+        if upstream is None:
+            self.check_gradient()
+        else:
+            self.check_confirm(upstream)
         self.confirmed = True
         self.parameter.grad = self._placeholder()
 
@@ -302,11 +309,6 @@ class ProxyStep(ProxyUpdate):
         device, D = self._matrix.device, self._matrix.shape[1]
         numbers = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows
         return numbers[:, None] * D + torch.arange(D, device=device)
-
-
-def is_recorded(device: torch.device) -> bool:
-    """Whether the current stream is captured into a CUDA graph."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
 
 def _check_values(proxies: Tensor) -> None:

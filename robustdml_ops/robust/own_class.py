@@ -165,8 +165,10 @@ class OwnClassFilter(nn.Module):
 
 def _nearest_of(X: Tensor, labels: Tensor, classes: Tensor, without: Tensor) -> Tensor:
     """Largest cosine of each sample with those of the class given, (B,), but for one of them; −∞ where none is left."""
+    if not len(X):
+        return X.new_zeros(0)
     found = []
-    for rows, wanted, left_out in zip(X.split(_ROWS), classes.split(_ROWS), without.split(_ROWS), strict=True):
+    for rows, wanted, left_out in zip(*(torch.split(one, _ROWS) for one in (X, classes, without)), strict=True):
         cosines = (rows @ X.T).masked_fill_(wanted[:, None] != labels, -torch.inf)
         found.append(cosines.scatter_(1, left_out[:, None], -torch.inf).amax(1))
     return torch.cat(found)
@@ -174,7 +176,7 @@ def _nearest_of(X: Tensor, labels: Tensor, classes: Tensor, without: Tensor) -> 
 
 def _nearest_centre(X: Tensor, rows: Tensor) -> Tensor:
     """Cosine of each sample with its row, or with the nearest of several, (B,)."""
-    return cosine_similarity(X[:, None], rows.reshape(len(X), -1, X.shape[1]), dim=2).amax(1)
+    return cosine_similarity(X[:, None], rows[:, None] if rows.dim() == 2 else rows, dim=2).amax(1)
 
 
 def _bin(cosines: Tensor) -> Tensor:

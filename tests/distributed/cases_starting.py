@@ -3,9 +3,10 @@
 import torch
 
 from robustdml_ops.losses import start_class_matrix
+from robustdml_ops.losses.first_steps import _nearer
 from robustdml_ops.optim import ProxySGD
-from tests.distributed.cases_drawn import batches, by_class, make, step
-from tests.distributed.worlds import case, close, sharded
+from tests.distributed.cases_drawn import C, D, batches, by_class, make, step
+from tests.distributed.worlds import batches_of, case, close, sharded
 
 LOSSES = ("proxy_anchor", "cosface", "soft_triple")
 
@@ -41,3 +42,16 @@ def begin_in_training(place):
         assert torch.equal(saved.full_tensor(), one.taken)
         many.load_state_dict(one.state_dict())
         assert torch.equal(many.taken, one.taken[many.shards.first : many.shards.last])
+
+
+@case(2, 3)
+def compare_samples_of_classes_that_are_here(place):
+    """As the warning of the first steps does, on each process for itself."""
+    for name in LOSSES:
+        many, compared = sharded(place, make(name)), 0
+        for X, labels in batches_of(place, 40, D, C, seed=3):
+            start_class_matrix(many, [(X[place.own], labels[place.own])], first_embeddings=1)
+            nearer, count = _nearer(many, X[place.own], labels[place.own]).tolist()
+            assert 0 <= nearer <= count <= len(X[place.own])
+            compared += count
+        assert place.rank or compared, "some classes of the first process's samples are its own"

@@ -7,6 +7,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -173,6 +174,13 @@ def a_checkpoint_loads_on_as_many_and_on_one(place):
         one.load_state_dict(whole)
         back = shard_classes(make(name), place.mesh)
         back.load_state_dict(one["loss"].state_dict())
+        if place.rank == 0:
+            dcp_to_torch_save(folder, f"{folder}.pt")
+            whole = torch.load(f"{folder}.pt", weights_only=True)["model"]
+            plain = make(name)
+            plain.load_state_dict({key[5:]: value for key, value in whole.items() if key.startswith("loss.")})
+            for parameter, other in zip(plain.parameters(), one["loss"].parameters(), strict=True):
+                assert torch.equal(parameter, other)
         for parameter, other in zip(saved.model["loss"].parameters(), back.parameters(), strict=True):
             assert torch.equal(parameter.to_local(), other.to_local())
 

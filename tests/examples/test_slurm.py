@@ -76,6 +76,7 @@ def test_a_process_for_each_card_of_each_node(asked):
     assert (torchrun.nnodes, torchrun.nproc_per_node) == ("2", "8")
     assert (torchrun.rdzv_backend, torchrun.rdzv_endpoint) == ("c10d", f"node3:{20000 + 123456 % 20000}")
     assert torchrun.module and torchrun.training_script == "robustdml"
+    assert torchrun.max_restarts == 0  # the scheduler starts it again, with --resume
     given = options_of(torchrun)
     assert (given.data, given.epochs, given.resume) == ("/data/products", 3, False)
     threads, torchrun = asked(SLURM_NNODES="1", SLURM_GPUS_ON_NODE="4", SLURM_CPUS_PER_TASK="32")

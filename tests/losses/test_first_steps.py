@@ -167,3 +167,14 @@ def test_a_filter_that_is_never_given_a_row():
     for _ in range(60):
         keep = other(X, labels).keep
         other.enqueue(X, labels, keep)
+
+
+@pytest.mark.parametrize("call", [1, first_steps.EARLY - 1, first_steps.UNMOVED])
+def test_a_step_within_a_capture_copies_nothing_to_the_host(call, monkeypatch):
+    """Its graph would repeat the copy; the question stays open until a later step."""
+    loss_function = ProxyAnchorLoss(C, D)
+    steps(loss_function, None, call - 1)
+    monkeypatch.setattr(first_steps, "is_recorded", lambda device: device.type == "cpu")
+    known = dict(vars(loss_function.first_steps))
+    steps(loss_function, None, 1)
+    assert vars(loss_function.first_steps) == known

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from robustdml_ops import losses
+from robustdml_ops.backends import dispatch, self_check
 from robustdml_ops.engine import gpu_plan
 from robustdml_ops.engine.gpu_plan import GpuPlan
 from robustdml_ops.ops.classes import gpu_plan as class_gpu_plan
@@ -263,3 +264,26 @@ def test_a_plan_holds_no_tensor():
     plan = the_plan(loss_function)
     assert "tensor(" not in repr(plan)
     assert "class_lse" in repr(plan)
+
+
+@pytest.mark.parametrize("kind", ["Proxy-Anchor", "softmax", "SupCon"])
+def test_a_step_that_fails_its_self_check_takes_the_general_way(kind, monkeypatch):
+    """The ops of the same backend may be right."""
+    monkeypatch.setitem(KINDS, "SupCon", lambda *_, **more: losses.SupConLoss(**more))
+    asked = []
+
+    def verdict(table, backend, device):
+        name = self_check.PRIMITIVES[id(table)].name
+        asked.append(name)
+        return "it is wrong" if name.endswith("_steps") else None
+
+    monkeypatch.setattr(self_check, "CHECKED", {"cpu", "cuda"})
+    monkeypatch.setattr(self_check, "verdict", verdict)
+    dispatch._tell_once.cache_clear()
+    torch.manual_seed(0)
+    loss_function = KINDS[kind](C, D, backend="triton").to(DEVICE)
+    X, y = torch.randn(B, D, device=DEVICE, requires_grad=True), torch.randint(5, (B,), device=DEVICE)
+    with pytest.warns(RuntimeWarning, match="planned steps can't serve .*: it is wrong"):
+        assert loss_function(X, y).isfinite()
+    assert the_plan(loss_function) is None
+    assert {"Proxy-Anchor": "anchor_steps", "softmax": "classes_steps", "SupCon": "pairs_steps"}[kind] in asked

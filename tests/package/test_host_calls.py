@@ -90,5 +90,37 @@ def test_the_way_to_a_gpu_is_counted_without_one(monkeypatch):
     assert host.table(rows).count("\n") == len(rows) + 1
 
 
+# On the GPU's path, at most: as in CALLS; launches of Triton's kernels; and launches of a further chunk.
+OF_PAIRS_ON_A_GPU = {
+    "multi-similarity": (83, 34, 20, 4, 1),
+    "ms": (83, 34, 20, 4, 1),
+    "euclidean-contrastive": (94, 46, 25, 5, 2),
+    "supcon": (85, 38, 27, 4, 1),
+    "nt-xent": (85, 38, 27, 4, 1),
+    "info-nce": (105, 50, 35, 7, 0),
+    "sigmoid": (85, 45, 32, 6, 1),
+}
+
+
+@pytest.mark.parametrize("kind", OF_PAIRS_ON_A_GPU)
+def test_calls_of_a_step_on_the_way_to_a_gpu(kind):
+    """Of a plan; each further chunk takes its products and its epilogue, and a few views."""
+    pytest.importorskip("triton", minversion="3.6", reason="Triton is not installed")
+    most, found = OF_PAIRS_ON_A_GPU[kind], []
+    with host.stand_ins(host.GPU.B) as launched:
+        for chunks in (1, 2) if most[4] else (1,):
+            step = host.workload_of(kind, host.GPU, chunks).contender(f"robustdml/{kind}")
+            for _ in range(host.WARM):
+                step()
+            launched.clear()
+            step()
+            launches, counts = len(launched), counted(step)
+            found.append((counts.functions, counts.builtins, counts.ops, launches))
+    assert all(0 < one <= limit for one, limit in zip(found[0], most[:4], strict=True)), found
+    if most[4]:
+        more = [after - before for before, after in zip(*found, strict=True)]
+        assert more[3] == most[4] and more[0] <= 8 and more[1] <= 8, more
+
+
 def test_every_family_has_its_figures():
     assert set(CALLS) == set(FILES) == set(PLAIN) <= set(FAMILIES)

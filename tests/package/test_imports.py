@@ -136,7 +136,9 @@ def test_its_parts_come_when_they_are_used():
 
 
 def test_an_unknown_part_is_named():
-    with pytest.raises(AttributeError, match="no attribute 'recipes': it has __version__, backward_in_micro_batches, distributed"):
+    with pytest.raises(
+        AttributeError, match="no attribute 'recipes': it has __version__, backward_in_micro_batches, distributed"
+    ):
         robustdml_ops.recipes  # noqa: B018
 
 

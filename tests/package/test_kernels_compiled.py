@@ -246,6 +246,8 @@ CALLS = {
     "terms, fp32": classes(F32, 512),
     "terms, fp32, odd batch": classes(F32, 512, 99),
     "step of Proxy-Anchor, bf16": step(losses.ProxyAnchorLoss, BF16),
+    "step of Proxy-Anchor, bf16, large": step(losses.ProxyAnchorLoss, BF16, 512, 1024),
+    "step of Proxy-Anchor, autocast": step(losses.ProxyAnchorLoss, None, 128, 1024),
     "step of Proxy-Anchor, autocast, odd": step(losses.ProxyAnchorLoss, None, 99, 99, 501, weighted=True),
     "step of Proxy-Anchor, fp32": step(losses.ProxyAnchorLoss, F32, 512, products="highest", weighted=True),
     "step of softmax, bf16": step(losses.NormalizedSoftmaxLoss, BF16),
@@ -339,23 +341,31 @@ def test_compiles_without_spills_within_shared_memory(name, architecture, tmp_pa
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize(
-    ("name", "most"),
-    [("anchors, autocast", 27), pytest.param("anchors, fp32", 30, marks=pytest.mark.nightly)],
+    ("name", "alone", "most"),
+    [
+        ("step of Proxy-Anchor, autocast", 10, 24),
+        ("step of Proxy-Anchor, bf16, large", 13, 26),
+        pytest.param("anchors, autocast", 14, 27, marks=pytest.mark.nightly),
+        pytest.param("anchors, fp32", 16, 30, marks=pytest.mark.nightly),
+    ],
 )
 @pytest.mark.usefixtures("as_in_training")
-def test_instructions_an_element(name, most, architecture, tmp_path):
-    """The sums and the gradient; the loops between them are for rows whose sums overflow.
+def test_instructions_an_element(name, alone, most, architecture, tmp_path):
+    """The sums and the gradient of rows without a positive, ``alone``, and of others.
 
     The epilogue is bound by them: at 68 an element it would take longer than the products at C = 10⁶.
     """
     kernel = dict(compiled_for(architecture, name))["anchor_lse"]
-    sums, *between, gradient = loops(kernel, tmp_path)
-    assert len(between) == 2
-    assert not any("SHFL" in instruction for instruction in sums)
-    assert any("STG" in instruction for instruction in gradient)
+    found = [loop for loop in loops(kernel, tmp_path) if any("MUFU.EX2" in instruction for instruction in loop)]
+    sums, sums_alone, _, gradient, gradient_alone = found  # between them the sums of rows that overflow
     parameters = epilogue_launch(1024, F32, True, False, tile_of("anchor_lse", torch.empty(0)))
     a_thread = parameters["BLOCK_C"] * parameters["BLOCK_B"] / (32 * parameters["num_warps"])
+    assert all(any("STG" in instruction for instruction in loop) for loop in (gradient, gradient_alone))
+    assert not any("SHFL" in instruction for instruction in (*sums, *sums_alone))
+    assert 5 < (len(sums_alone) + len(gradient_alone)) / a_thread <= alone
     assert 10 < (len(sums) + len(gradient)) / a_thread <= most
+    if name.startswith("step"):
+        assert not any("BAR" in instruction for instruction in (*sums_alone, *gradient_alone))
 
 
 @pytest.mark.usefixtures("as_in_training")

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.robust import PRISM
 from tests.every_call import EVERY, LOSSES, first
 from tests.launches import counted
@@ -71,26 +70,6 @@ def test_a_step_of_the_filter_is_the_same_every_time(name):
     X, y = torch.empty(32, 16, device=META), torch.zeros(32, dtype=torch.int64, device=META)
     ids = torch.zeros(32, dtype=torch.int64, device=META) if own else None
     assert_all_the_same(sequences(lambda: prism.enqueue(X, y, prism(X, y, ids).keep, ids), 4))
-
-
-def test_a_captured_loss_gives_the_same_bits():
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    loss, other = (ProxyAnchorLoss(1000, 64).cuda() for _ in range(2))
-    other.load_state_dict(loss.state_dict())
-    X, y = torch.randn(32, 64, device="cuda", requires_grad=True), torch.arange(32, device="cuda")
-    graphed = torch.cuda.make_graphed_callables(loss, (X, y))
-    for seed in range(3):
-        labels = torch.arange(seed, seed + 32, device="cuda")  # y is the graph's own
-        batch = torch.randn(32, 64, device="cuda", generator=torch.Generator("cuda").manual_seed(seed))
-        results = []
-        for function in (graphed, other):
-            leaf = batch.clone().requires_grad_()
-            value = function(leaf, labels)
-            value.backward()
-            results.append((value.detach().clone(), leaf.grad, *(p.grad.clone() for p in function.parameters())))
-            function.zero_grad()
-        torch.testing.assert_close(*results, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", PRISMS)

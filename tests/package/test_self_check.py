@@ -1,6 +1,8 @@
 """The self-check finds a backend that is wrong on a card, here on the CPU, and the next one takes over."""
 
 import json
+import os
+import stat
 
 import pytest
 import torch
@@ -92,6 +94,35 @@ def test_a_damaged_cache_has_no_entry(damage, flipped, tmp_path):
     with pytest.warns(RuntimeWarning, match="superloss"):
         assert dispatch.choose(BACKENDS, None, CPU, F32) is EAGER
     assert cached(tmp_path)
+
+
+def test_the_folder_is_closed_to_others_and_no_link_in_it_is_followed(flipped, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    precious = tmp_path / "bashrc"
+    precious.write_text("the only copy")
+    with pytest.warns(RuntimeWarning, match="superloss"):
+        dispatch.choose(BACKENDS, None, CPU, F32)
+    assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
+    (tmp_path / "cache" / "self_check.json").unlink()
+    for name in (".self_check.7", "self_check.json"):
+        (tmp_path / "cache" / name).symlink_to(precious)
+    self_check._VERDICTS.clear()
+    assert dispatch.choose(BACKENDS, None, CPU, F32) is EAGER
+    assert precious.read_text() == "the only copy" and cached(tmp_path)
+
+
+def test_a_flipped_bit_lets_no_backend_serve(flipped, tmp_path):
+    """The entry is unreadable, of another key, which asks again, or has another reason."""
+    with pytest.warns(RuntimeWarning, match="superloss"):
+        dispatch.choose(BACKENDS, None, CPU, F32)
+    file = tmp_path / "cache" / "self_check.json"
+    whole, environment = file.read_bytes(), self_check._environment(CPU)
+    for bit in range(8 * len(whole)):
+        content = bytearray(whole)
+        content[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(content)
+        found = self_check._read().get(environment, {}).get("lambert_w", {})
+        assert found.get("native", "not there") is not None, bytes(content)
 
 
 def test_another_version_asks_again_and_keeps_the_rest(monkeypatch, tmp_path):

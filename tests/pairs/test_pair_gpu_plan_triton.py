@@ -60,7 +60,7 @@ def inputs(given="alone", dtype=torch.float32, device=DEVICE, B=37, D=13, m=30):
     """Matrices with a zero row, and a call of a loss with them; the same numbers in every type."""
     generator = torch.Generator().manual_seed(B)
     X, V = (torch.randn(rows, D, generator=generator, dtype=F64) for rows in (B, m if given == "bank" else B))
-    X[4] = 0
+    X[4 % B] = 0
     y, z = (torch.randint(5, (rows,), generator=generator) + 2**40 for rows in (B, m))
     z[::7] = ABSENT
     matrices = [one.to(device, dtype).requires_grad_() for one in ([X] if given == "alone" else [X, V])]

@@ -20,7 +20,7 @@ def drawn(classes, D, samples, wrong, spread, seed=0):
 
 
 @pytest.mark.parametrize("kind", ["samples", "proxies", "centres"])
-@pytest.mark.parametrize("size", [1, 2, 61])
+@pytest.mark.parametrize("size", [0, 1, 2, 61])
 def test_a_batch_is_the_references(kind, size, monkeypatch):
     monkeypatch.setattr(own_class, "_ROWS", 10)
     X, labels, _, means = drawn(12, 6, 10, 0.4, 0.2)

@@ -6,14 +6,17 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import binom
 from sklearn.base import BaseEstimator
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from robustdml.arrays import Doubles, Floats, Ints, Labels, Mask
 from robustdml.audit.features import ALIKE, distinct_rows, duplicate_groups, standard_order
-from robustdml.audit.rounds import Judgement, both, judge, taken, with_checked
+from robustdml.audit.rounds import Judgement, judge, taken, with_checked, with_margins
 from robustdml.errors import UsageError, quiet
+from robustdml.networks.models import unit_rows
+from robustdml_ops.ops import nearest
 
 RIGHT, WRONG, NOT_SURE, NO_CLASS = "right", "wrong", "not sure", "belongs to no class"
 # What an audit says of a label.
@@ -71,10 +74,13 @@ def _known(checked: ArrayLike | None, count: int) -> Doubles:
     return given
 
 
-# A label is called wrong where so large a share of those that disagree with samples as clear may be wrong, and it is
-# right with less than the second probability. Elsewhere a sample is of no class that has the third part of the rest.
-# Chosen on the choosing sets of experiments/bench/audit_sets.py and diverse_sets.py.
-LEAST_BELIEVED, MOST_RIGHT, LEAST_STRANGE = 0.6, 0.2, 0.85
+# A label is called wrong where so large a share of those that disagree with samples as clear may be wrong, it is right
+# with less than the second probability, and under no explanation with more than the third. Elsewhere a sample is of no
+# class that has the fourth part of the rest. Chosen on the choosing sets of experiments/bench/audit_sets.py and
+# diverse_sets.py.
+LEAST_BELIEVED, MOST_RIGHT, MOST_EXPLAINED, LEAST_STRANGE = 0.4, 0.2, 0.8, 0.85
+# Neighbours that are asked about a proposal, and the probability by which chance is excluded.
+NEAREST, CHANCE = 5, 0.005
 
 
 def _distinct(features: NDArray[Any], labels: Labels, num_classes: int, learnt: bool) -> Judgement:
@@ -110,6 +116,20 @@ def _one_right(right: Doubles, groups: Ints, labels: Labels, known: Mask) -> Dou
                 same = rows[labels[rows] == label]
                 out[same] = np.minimum(right[same], right[same].sum() / max(total, 1e-12) * right[rows].max())
     return out
+
+
+def _better_than_chance(features: NDArray[Any], rows: Ints, proposed: Ints, labels: Labels) -> Mask:
+    """Whether more of the nearest samples of some rows (n,) have the label proposed (n,) than chance explains."""
+    count = min(NEAREST, len(labels) - 1)
+    if not len(rows):
+        return np.zeros(0, dtype=bool)
+    unit = unit_rows(features)
+    found = nearest(unit[rows], unit, count + 1).indices.numpy()
+    # A sample is no neighbour of its own, wherever copies of it put it.
+    agreeing = ((labels[found] == proposed[:, None]) & (found != rows[:, None])).sum(1)
+    share = np.bincount(labels)[proposed] / len(labels)
+    better: Mask = binom.sf(agreeing - 1, count, share) < CHANCE
+    return better
 
 
 def _bounded(share: Doubles, bounds: tuple[float, float, float]) -> Doubles:
@@ -154,8 +174,9 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     no_class_probability_ : ndarray
         Probability that the sample is of none of the classes, float64, (N,).
     verdicts_ : ndarray
-        ``right``, ``wrong``, ``not sure`` or ``belongs to no class``, (N,): the first two where all explanations agree
-        that chance does not exclude. A class of fewer than three samples is not judged.
+        ``right``, ``wrong``, ``not sure`` or ``belongs to no class``, (N,). A label is right where all explanations
+        agree that chance does not exclude, and wrong where none of them contradicts strongly. A sample is of no class
+        where neighbours do not speak for the proposal either. A class of fewer than three samples is not judged.
     duplicate_groups_ : ndarray
         Number of the group of near duplicates, −1 where there is none, int64, (N,).
     wrong_share_ : ndarray
@@ -170,7 +191,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
     ------
     ValueError
         From `fit`: features that are not finite, labels that are no classes, one class alone, other numbers in
-        `checked`.
+        `checked`, infinite `margins`.
 
     Notes
     -----
@@ -200,7 +221,7 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         self.features_learnt = features_learnt
 
     def fit(
-        self, X: ArrayLike, y: ArrayLike, checked: ArrayLike | None = None, untouched: ArrayLike | None = None
+        self, X: ArrayLike, y: ArrayLike, checked: ArrayLike | None = None, margins: ArrayLike | None = None
     ) -> "LabelAuditor":
         """Judge every label, and return itself.
 
@@ -213,8 +234,9 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         checked : array-like, optional
             Of labels that a person has checked, such as suspects of an earlier audit, (N,): 1 for right ones, 0 for
             wrong ones, NaN for the others. They are believed, and all probabilities and the share learn from them.
-        untouched : array-like, optional
-            The features before they were learnt, (N, G): they judge as well, and a verdict holds where both agree.
+        margins : array-like, optional
+            Margins of the labels while a network was trained on them, averaged over its epochs, (N,): large ones speak
+            for a label as far as they agree with what the features say. NaN says nothing.
         """
         if not 0 < self.duplicate_similarity <= 1:
             raise ValueError(f"duplicate_similarity={self.duplicate_similarity}: expected a cosine above 0, up to 1")
@@ -226,19 +248,19 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
             raise ValueError(f"all labels are of 1 class, {self.classes_[0]!r}: labels are judged beside others")
         if (features == features[0]).all():
             raise UsageError("all rows of the features are equal: nothing tells which label is right")
-        before = None if untouched is None else np.asarray(untouched, np.float32)
-        if before is not None and (before.ndim != 2 or len(before) != len(labels)):
-            raise ValueError(f"untouched must have {len(labels)} rows, got shape {before.shape}")
-        self._judge(features, before, labels.astype(np.int64), _known(checked, len(labels)))
+        of_labels = np.full(len(labels), np.nan) if margins is None else np.asarray(margins, np.float64)
+        if of_labels.shape != (len(labels),):
+            raise ValueError(f"margins must have {len(labels)} values, one for each label, got shape {of_labels.shape}")
+        if np.isinf(of_labels).any():
+            raise ValueError(f"margins[{np.isinf(of_labels).argmax()}] is infinite: expected numbers, or NaN for none")
+        self._judge(features, labels.astype(np.int64), _known(checked, len(labels)), of_labels)
         return self
 
     @torch.no_grad()
-    def _judge(self, features: NDArray[Any], untouched: NDArray[Any] | None, labels: Labels, checked: Doubles) -> None:
+    def _judge(self, features: NDArray[Any], labels: Labels, checked: Doubles, margins: Doubles) -> None:
         num_classes = len(self.classes_)
         judged = _distinct(features, labels, num_classes, self.features_learnt)
-        if untouched is not None:
-            judged = both(judged, _distinct(untouched, labels, num_classes, False))
-        judged = with_checked(judged, torch.from_numpy(checked))
+        judged = with_checked(with_margins(judged, torch.from_numpy(margins)), torch.from_numpy(checked))
         groups = duplicate_groups(features, self.duplicate_similarity, labels, judged.nearest.numpy())
         self.duplicate_groups_ = groups
         right, proposed = judged.right.double().numpy(), judged.proposed_right.double().numpy()
@@ -253,17 +275,16 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         out = self.verdicts_ = np.full(len(labels), NOT_SURE, dtype=f"<U{max(map(len, VERDICTS))}")
         out[(lowest >= 0.5) & (right > 0.5)] = RIGHT
         wrong, none = (highest < 0.5) & (right < 0.5), self.no_class_probability_
-        if judged.believed is None:
-            clear = np.ones(len(labels), dtype=bool)
-            strange = wrong & (none > proposed)
-        else:
-            clear = judged.believed.numpy() > LEAST_BELIEVED
-            strange = wrong & ~clear & (none > LEAST_STRANGE * (none + proposed))
+        far = none > LEAST_STRANGE * (none + proposed)
+        if judged.believed is not None:
             # Where many right labels disagree with the features, nobody can tell which of them are wrong.
-            wrong &= (clear & (right < MOST_RIGHT)) | ~np.isnan(checked)
+            clear = judged.believed.numpy() > LEAST_BELIEVED
+            sure = clear & (right < MOST_RIGHT) & (highest < MOST_EXPLAINED)
+            wrong = sure | (wrong & ~clear & far) | (~np.isnan(checked) & (right < 0.5))
         out[wrong] = WRONG
-        # The proposal is worth nothing: the features name no class clearly.
-        out[strange] = NO_CLASS
+        # The features name no class clearly, and neighbours do not speak for the proposal.
+        rows = np.flatnonzero(wrong & far)
+        out[rows[~_better_than_chance(features, rows, judged.proposed.numpy()[rows], labels)]] = NO_CLASS
         out[(sizes < FEWEST_SAMPLES) & np.isnan(checked)] = NOT_SURE
         overlap = judged.overlap.double().numpy()
         share = wrong_share(1 - right, 1 - qualities, overlap, np.zeros_like(labels), 1)[0]

@@ -8,6 +8,11 @@ It is about 1 for two halves of a class that were drawn at random, and 0 where n
 classes that mix may be one, unless a classifier tells them apart by features that have not learnt from the labels:
 letters that look alike mix in learnt embeddings, and differ in a stroke.
 
+Few samples mix by chance. So the mixing counts less its error, where a sample that asks is one observation, which its
+answers share:
+
+    error of log mixing = ½ sqrt(1/m_ij + 1/m_ji + 1/m_ii + 1/m_jj),    m_ij = n_ij / (answers of a sample of class i).
+
 A class is cut in two by 2-means, without the samples that lie alone, whose labels may be wrong; where the halves hardly
 mix, and are further apart than those of other classes, it may be two.
 """
@@ -29,8 +34,8 @@ from robustdml_ops.ops import nearest
 # Neighbours that a sample asks; in a small class a quarter more than its size: two halves of one class, which training
 # has drawn apart, meet there.
 NEIGHBOURS = 40
-# Two classes may be one from this mixing on.
-ONE = 0.3
+# Two classes may be one from this mixing on, less CHANCE standard errors of its logarithm.
+ONE, CHANCE = 0.3, 1.64
 # A classifier tells two classes apart if its area under the ROC curve is this, less three standard errors.
 TOLD_APART = 0.55
 # Pairs that it is asked about, samples of a class that it sees, and the mean length of their centred rows.
@@ -51,7 +56,7 @@ MOST_COSINES = 10**10
 class ClassDoubts:
     """Classes in doubt, the clearest first."""
 
-    one: list[tuple[int, int, float]]  # Two classes, and how much they mix
+    one: list[tuple[int, int, float]]  # Two classes, and how much they mix at least
     two: list[tuple[int, float]]  # A class, and how much its halves mix
     halves: Ints  # Half of each sample in a class of `two`, 1 or 2, int64, (N,); 0 elsewhere
 
@@ -74,7 +79,7 @@ def doubt_classes(features: Array, labels: Labels, num_classes: int, untouched: 
 
 
 def _mixing(X: Tensor, labels: Labels, num_classes: int) -> list[tuple[int, int, float]]:
-    """Pairs of classes that have neighbours in each other, and how much they mix."""
+    """Pairs of classes that have neighbours in each other, and how much they mix at least."""
     asking = evenly(len(X), max(MOST_COSINES // len(X), 1))
     found = nearest(X[asking], X, min(NEIGHBOURS + 1, len(X))).indices.numpy()
     sizes, own = np.bincount(labels, minlength=num_classes), labels[asking]
@@ -84,7 +89,7 @@ def _mixing(X: Tensor, labels: Labels, num_classes: int) -> list[tuple[int, int,
     pairs, counts = np.unique((own[:, None] * num_classes + labels[found])[asked], return_counts=True)
     i, j = pairs // num_classes, pairs % num_classes
     answers = dict(zip(zip(i.tolist(), j.tolist(), strict=True), counts.tolist(), strict=True))
-    given = np.bincount(i, weights=counts, minlength=num_classes)
+    given, asking_of = np.bincount(i, weights=counts, minlength=num_classes), np.bincount(own, minlength=num_classes)
 
     def rate(i: int, j: int) -> float:
         return float(answers.get((i, j), 0) / (sizes[i] * max(sizes[j] - (i == j), 1)))
@@ -97,7 +102,8 @@ def _mixing(X: Tensor, labels: Labels, num_classes: int) -> list[tuple[int, int,
     for i, j in answers:
         there, back, within = rate(i, j), rate(j, i), rate(i, i) * rate(j, j)
         if i < j and within and there > MORE * of_others(i, j) and back > MORE * of_others(j, i):
-            out.append((i, j, float(np.sqrt(there * back / within))))
+            few = sum(given[k] / (asking_of[k] * answers[k, other]) for k, other in ((i, j), (j, i), (i, i), (j, j)))
+            out.append((i, j, float(np.sqrt(there * back / within) * np.exp(-CHANCE / 2 * np.sqrt(few)))))
     return out
 
 

@@ -175,6 +175,8 @@ class Experts:
         self.X, self.labels, self.num_classes = X, labels, num_classes
         self.votes = Votes.of(X, labels) if neighbours else None
         self.fold = torch.randperm(len(X), generator=torch.Generator().manual_seed(seed)) % FOLDS
+        if columns is not None:
+            self.fold = _folds(labels, seed)
         self.logits: Tensor | None = None
         self.columns = columns
         self._coefficients: Tensor | None = None
@@ -270,6 +272,16 @@ class Experts:
         density = (density + prior[near] - peak).masked_fill(twice, -math.inf)
         near = torch.nn.functional.pad(near, (0, 1), value=self.num_classes)
         return given, near, density, voted, regressed, none, others, others_regressed
+
+
+def _folds(labels: Tensor, seed: int) -> Tensor:
+    """Fold of each sample, (N,): drawn at random, and the samples of a class are spread evenly over the folds.
+
+    A regression knows nothing of a class whose samples are all in the fold that it does not see.
+    """
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    order = order[torch.argsort(labels[order], stable=True)]
+    return torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)) % FOLDS)
 
 
 def regress(

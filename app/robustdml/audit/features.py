@@ -53,7 +53,12 @@ def principal_rows(features: Array, scaled: bool = False) -> Tensor:
     axes = torch.eye(width)
     if width > WIDEST:
         covariance = moments / len(chosen) - torch.outer(mean, mean)
-        axes = torch.linalg.eigh(covariance).eigenvectors[:, -WIDEST:].float()
+        # Columns of one value have no part in an axis, and with many of them LAPACK may not converge.
+        spreads = covariance.diagonal()
+        live = (spreads > 0) | (spreads.max() <= 0)
+        strongest = torch.linalg.eigh(covariance[live][:, live]).eigenvectors[:, -WIDEST:].float()
+        axes = torch.zeros(width, strongest.shape[1])
+        axes[live] = strongest
     out = torch.empty(count, axes.shape[1])
     for block in blocks(count, BLOCK):
         out[block] = (read(block) - mean.float()) @ axes

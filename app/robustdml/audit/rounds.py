@@ -10,6 +10,7 @@ given labels alone, has a say: its clear samples bound the rate of wrong labels,
 with what the last rounds say, see `robustdml.audit.clear`. None of it holds for embeddings that learnt the labels.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,10 +18,12 @@ from torch import Tensor
 
 from robustdml.arrays import Array
 from robustdml.audit.clear import clear_samples, with_share
-from robustdml.audit.experts import Experts
-from robustdml.audit.explanations import anchored, believable, explanations
+from robustdml.audit.experts import Evidence, Experts
+from robustdml.audit.explanations import KEPT, Explanation, anchored, behind, believable, bounded_by_size, explanations
 from robustdml.audit.features import principal_rows
 
+# Scale of rows of length 1 in the logistic regression, whose ridge is 1/2: chosen as scikit-learn's C = 3.
+UNIT_SCALE = 3**0.5
 # All rounds, and those of them that judge. Densities alone take longer to settle.
 ROUNDS, ROUNDS_LEARNT = (4, 2), (10, 1)
 # Exponent of the likelihood of a label, by which the forms are weighed: chosen on the choosing sets of
@@ -31,6 +34,9 @@ LIKELIHOOD = 10.0
 LAST, LEAST_RATE = 2 / 3, 0.002
 # Where more of the labels of the clearest samples disagree, the features may tell nothing.
 BLIND = 0.6
+# Weight of the margins in training, chosen on the choosing sets of experiments/bench/audit_sets.py and diverse_sets.py;
+# fewer margins say nothing; standard deviations at which one ends; steps of its fit.
+MARGIN_PART, FEWEST_MARGINS, FAR_MARGIN, NEWTON_STEPS = 0.3, 20, 4.0, 20
 # The shift by checked labels lies between ±WIDEST, and is found by so many halvings; least probability of a logit.
 WIDEST, HALVINGS, LEAST = 50.0, 50, 1e-6
 
@@ -77,59 +83,95 @@ def judge(features: Array, labels: Tensor, num_classes: int, learnt: bool = Fals
     if learnt:
         return _together(_last_rounds(Experts(unit, labels, num_classes, neighbours=False), learnt)[1])
     columns = principal_rows(features, scaled=True)
-    forms = [Experts(X, labels, num_classes, columns, seed=number) for number, X in enumerate((unit, columns))]
+    scales = (UNIT_SCALE, 1.0)
+    forms = [
+        Experts(X, labels, num_classes, scale * X, seed=number)
+        for number, (X, scale) in enumerate(zip((unit, columns), scales, strict=True))
+    ]
     firsts, lasts = zip(*(_last_rounds(experts, learnt) for experts in forms), strict=True)
-    return _with_clear(_together([found for rounds in lasts for found in rounds]), list(firsts), labels, num_classes)
+    # By all experts, and by the regression alone where there is one.
+    kinds = [list(kind) for kind in zip(*firsts, strict=True)]
+    return _with_clear(_together([found for rounds in lasts for found in rounds]), kinds, labels, num_classes)
 
 
-def _last_rounds(experts: Experts, learnt: bool) -> tuple[_First, list[_Round]]:
-    rounds, last = ROUNDS_LEARNT if learnt else ROUNDS
+def _last_rounds(experts: Experts, learnt: bool) -> tuple[list[_First], list[_Round]]:
+    """What each kind of experts says at first, and what the last rounds say.
+
+    Rounds of features that know no label end where the given labels are less likely than before anything was believed.
+    """
+    most, last = ROUNDS_LEARNT if learnt else ROUNDS
     labels, num_classes = experts.labels, experts.num_classes
     evidence, explained, weights = explanations(experts)
-    alone = evidence.log_probabilities(explained[0].weights, num_classes)[:, :-2].exp()
-    first = _First(explained[0].mean, evidence.classes[:, :-1], alone)
+    alone, firsts = explained[0], _firsts(experts, evidence, explained[0])
     likelihood = max(float(one.likelihood.mean()) for one in explained)
     # Afterwards samples of the other folds have learnt from a held-out label, and the regression would repeat it.
     if not explained[0].weights.logistic:
         experts.logits = experts.columns = None
-    found = []
-    for number in range(1, rounds):
+    found: list[_Round] = []
+    for number in range(1, most):
         # The last column, no class, is not fitted.
         counting = anchored(labels, evidence.classes, explained[0].posterior, num_classes)
+        if not learnt:
+            counting = bounded_by_size(evidence.classes, counting, num_classes)
         experts.learn(evidence.classes[:, :-1], counting[:, :-1])
         evidence, explained, weights = explanations(experts)
-        if number < rounds - last:
+        if not learnt and number > 1 and behind(explained[0], alone) > KEPT:
+            break
+        if learnt and number < most - last:
             continue
         posterior, qualities = believable(experts, evidence, explained, weights, learnt)
         top = evidence.log_probabilities(explained[0].weights, num_classes)[:, :-2].max(1, keepdim=True)
         nearest = evidence.classes.gather(1, top.indices)[:, 0]
         found.append(_Round(likelihood, evidence.classes, posterior, nearest, qualities, 1 - top.values[:, 0].exp()))
-    return first, found
+    return firsts, found[-last:]
 
 
-def _with_clear(judged: Judgement, firsts: list[_First], labels: Tensor, num_classes: int) -> Judgement:
-    """Mix what the last rounds say with what the first one says, within the bounds that clear samples give."""
+def _firsts(experts: Experts, evidence: Evidence, main: Explanation) -> list[_First]:
+    """Class probabilities before anything is believed of a label: by all experts, and by the regression alone."""
+    alone = evidence.log_probabilities(main.weights, experts.num_classes)[:, :-2].exp()
+    firsts = [_First(main.mean, evidence.classes[:, :-1], alone)]
+    if experts.logits is not None:
+        listed = evidence.density > -math.inf
+        probability = evidence.logistic.exp() * listed
+        own = experts.logits.gather(1, experts.labels[:, None]).mean()
+        firsts.append(_First(float(own), evidence.classes[:, :-1], probability))
+    return firsts
+
+
+def _with_clear(judged: Judgement, firsts: list[list[_First]], labels: Tensor, num_classes: int) -> Judgement:
+    """Mix what the last rounds say with what the first one says, within the bounds that clear samples give.
+
+    Each list of `firsts` has what one kind of experts says of the forms; the first of them gives the bounds.
+    """
+    kinds = [_named(one, labels) for one in firsts]
+    clears = [clear_samples(top.numpy(), (nearest != labels).numpy()) for _, nearest, top in kinds]
+    clear = clears[0]
+    wrong = 1 - judged.right.double()
+    share = min(max(float(wrong.mean()), clear.low), clear.high)
+    even = max(share, LEAST_RATE) / num_classes
+    first = torch.stack([even / ((1 - share) * own + even) for own, *_ in kinds]).mean(0)
+    disagreements = [torch.from_numpy(one.disagreement).clamp(min=1e-9) for one in clears]
+    # Odds of being wrong fall by the root of the ratio, and of several kinds by the geometric mean of these roots.
+    ratios = [(one.high / found).clamp(max=1) for one, found in zip(clears, disagreements, strict=True)]
+    within = torch.stack(ratios).log().mean(0).mul(0.5).exp()
+    mixed = with_share((LAST * wrong + (1 - LAST) * first) * within, share)
+    found, believed = _with_right(judged, 1 - mixed), (max(share, LEAST_RATE) / disagreements[0]).clamp(max=1)
+    if clear.estimate > BLIND and clear.low < clear.estimate / 2:
+        # Not even the clearest samples have the labels that the features say: nothing can be told of any.
+        return replace(found, bounds=(0.0, 0.0, 1.0), believed=torch.zeros_like(believed))
+    return replace(found, bounds=(clear.low, clear.estimate, clear.high), believed=believed)
+
+
+def _named(firsts: list[_First], labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Probability of the label, the likeliest class and its probability, (N,), by several forms."""
     weights = (LIKELIHOOD * torch.tensor([one.likelihood for one in firsts])).softmax(0)
     classes = torch.cat([one.classes for one in firsts], 1)
     parts = torch.cat([weight * one.probability for weight, one in zip(weights, firsts, strict=True)], 1).double()
     parts /= parts.sum(1, keepdim=True).clamp(min=1e-12)
     named = torch.stack([parts.where(classes == one[:, None], 0).sum(1) for one in classes.unbind(1)], 1)
     top = named.max(1, keepdim=True)
-    nearest = classes.gather(1, top.indices)[:, 0]
     own = parts.where(classes == labels[:, None], 0).sum(1)
-    clear = clear_samples(top.values[:, 0].numpy(), (nearest != labels).numpy())
-    wrong = 1 - judged.right.double()
-    share = min(max(float(wrong.mean()), clear.low), clear.high)
-    even = max(share, LEAST_RATE) / num_classes
-    first = even / ((1 - share) * own + even)
-    disagreement = torch.from_numpy(clear.disagreement).clamp(min=1e-9)
-    within = (clear.high / disagreement).clamp(max=1).sqrt()
-    mixed = with_share((LAST * wrong + (1 - LAST) * first) * within, share)
-    found, believed = _with_right(judged, 1 - mixed), (max(share, LEAST_RATE) / disagreement).clamp(max=1)
-    if clear.estimate > BLIND and clear.low < clear.estimate / 2:
-        # Not even the clearest samples have the labels that the features say: nothing can be told of any.
-        return replace(found, bounds=(0.0, 0.0, 1.0), believed=torch.zeros_like(believed))
-    return replace(found, bounds=(clear.low, clear.estimate, clear.high), believed=believed)
+    return own, classes.gather(1, top.indices)[:, 0], top.values[:, 0]
 
 
 def _together(rounds: list[_Round]) -> Judgement:
@@ -159,14 +201,32 @@ def taken(judged: Judgement, rows: Tensor) -> Judgement:
     return replace(judged, **some, qualities=judged.qualities[:, rows], believed=believed)
 
 
-def both(learnt: Judgement, untouched: Judgement) -> Judgement:
-    """Judge by learnt embeddings and by the features before: where they differ, that is the uncertainty."""
-    right = (learnt.right.double() + untouched.right.double()) / 2
-    return replace(
-        _with_right(learnt, right),
-        qualities=torch.cat([learnt.qualities, untouched.right[None].to(learnt.qualities.dtype)]),
-        overlap=torch.minimum(learnt.overlap, untouched.overlap),
-    )
+def with_margins(judged: Judgement, margins: Tensor) -> Judgement:
+    """Let the margins (N,) that labels had in training speak; NaN says nothing, and the rate of wrong labels stays.
+
+    The evidence of a margin m is what it tells of the beliefs q,
+
+        e(m) = a m + b − logit(mean q),      a, b = argmax Σ q_i log σ(a m_i + b) + (1 − q_i) log σ(−a m_i − b), a ≥ 0,
+
+    so margins that do not agree with the features have no weight. It is added to the log-odds, times `MARGIN_PART`.
+    """
+    known = ~margins.isnan()
+    if int(known.sum()) < FEWEST_MARGINS or float(margins[known].std()) == 0:
+        return judged
+    right, m = judged.right.double(), margins[known].double()
+    m = ((m - m.mean()) / m.std()).clamp(-FAR_MARGIN, FAR_MARGIN)
+    q = right[known]
+    base = torch.logit(q.mean(), LEAST)
+    rows, found = torch.stack([m, torch.ones_like(m)], 1), torch.stack([torch.zeros_like(base), base])
+    for _ in range(NEWTON_STEPS):
+        p = torch.sigmoid(rows @ found)
+        curvature = (rows * (p * (1 - p))[:, None]).T @ rows + LEAST * len(q) * torch.eye(2, dtype=torch.float64)
+        found = found + torch.linalg.solve(curvature, rows.T @ (q - p))
+    if float(found[0]) <= 0:
+        return judged
+    odds = torch.logit(right, LEAST)
+    odds[known] += MARGIN_PART * (rows @ found - base)
+    return _with_right(judged, 1 - with_share(torch.sigmoid(-odds), float(1 - right.mean())))
 
 
 def with_checked(judged: Judgement, checked: Tensor) -> Judgement:

@@ -17,10 +17,13 @@ function element(tag, parent, text, name) {
   parent.append(made);
   return made;
 }
+// Written out: what cannot be seen, or would turn the text beside it.
+const plain = text =>
+  String(text).replace(/[\p{C}\p{Zl}\p{Zp}]/gu, one => "\\u" + one.codePointAt(0).toString(16).padStart(4, "0"));
 function write(place, text) {
   place.textContent = "";
   // A line may end after these signs, as after a space.
-  String(text).split(/(?<=[_./-])/).forEach((part, number) => {
+  plain(text).split(/(?<=[_./-])/).forEach((part, number) => {
     if (number && place.tagName !== "OPTION") place.append(document.createElement("wbr"));
     place.append(part);
   });
@@ -28,7 +31,7 @@ function write(place, text) {
 function button(parent, text, effect, act, letter) {
   const made = element("button", parent);
   if (letter) { element("kbd", made, letter); made.append(" "); }
-  made.append(text);
+  made.append(plain(text));
   if (effect) element("small", made, effect);
   made.onclick = event => { event.stopPropagation(); made.blur(); act(event); };
   return made;
@@ -55,7 +58,7 @@ function picture(parent, row) {
   const sample = data.samples[row];
   if (!sample || !sample.picture) return;
   const image = element("img", parent);
-  image.loading = "lazy"; image.alt = sample.name; image.title = describe(row);
+  image.loading = "lazy"; image.alt = plain(sample.name); image.title = plain(describe(row));
   image.src = sample.picture;
   if (parent !== dialogs.large) image.onclick = () => enlarge(row);
 }
@@ -113,7 +116,7 @@ function drawCard(list, row, place) {
   Object.assign(element("input", line), { type: "checkbox", autocomplete: "off" });
   line.hidden = !others;
   const proposal = sample.proposed === sample.label ? "no proposal" : `the proposal “${sample.proposed}”`;
-  line.append(` and all others given “${sample.label}” with ${proposal} (${others})`);
+  line.append(plain(` and all others given “${sample.label}” with ${proposal} (${others})`));
 }
 function draw() {
   const list = document.getElementById("list"), first = at - at % SIZE;

@@ -1,10 +1,10 @@
 """``audit.html``: one file with what was found, to look at and to decide on."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from html import escape
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from robustdml.arrays import Singles
+from robustdml.arrays import Array, Singles
 from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import FEWEST_SAMPLES, NO_CLASS, RIGHT
 from robustdml.audit_report.findings import COPY, Decisions, Finding, estimated_share
@@ -20,10 +20,11 @@ from robustdml.audit_report.outlook import outlook
 from robustdml.audit_report.questions import Section, best_first
 from robustdml.data.dataset import Samples
 from robustdml.data.image_files import shown
+from robustdml.errors import OBEYED
 from robustdml.networks.models import unit_rows
 from robustdml.progress import OnProgress
 from robustdml.reports.embedding_map import embedding_map
-from robustdml.reports.html import filled, left_out_line, page, picture, table
+from robustdml.reports.html import as_text, filled, left_out_line, page, picture, table
 from robustdml_ops.ops import nearest
 
 # Sides of a picture in pixels, by how many there are: all of them have at most so many pixels.
@@ -42,6 +43,7 @@ def render_page(
     findings: list[Finding],
     auditor: LabelAuditor,
     features: Singles,
+    untouched: Array,
     sections: list[Section],
     decisions: Decisions,
     on_progress: OnProgress,
@@ -68,10 +70,11 @@ def render_page(
         "groups": shared,
         "sections": [asdict(section) for section in sections],
     }
-    # No end of the script may be in it, whatever classes and files are called.
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+    # No end of the script may be in it, nor what turns the text beside it, whatever classes and files are called.
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
+    text = re.sub(f"<|{OBEYED}", lambda found: f"\\u{ord(found[0]):04x}", text)
     scripts = f'<script type="application/json" id="data">{text}</script><script>{script}</script>'
-    body = _overview(samples, findings, auditor, features, len(suspects)) + scripts
+    body = _overview(samples, findings, auditor, (features, untouched), len(suspects)) + scripts
     return page(f"Labels of {samples.source}", body, Path(__file__).with_name("page.css"), script)
 
 
@@ -127,27 +130,31 @@ def _pictures(samples: Samples, rows: list[int], on_progress: OnProgress) -> dic
     return out
 
 
-def _overview(samples: Samples, findings: list[Finding], auditor: LabelAuditor, features: Singles, shown: int) -> str:
+def _overview(
+    samples: Samples, findings: list[Finding], auditor: LabelAuditor, seen_by: tuple[Singles, Array], shown: int
+) -> str:
+    """The figures above the suspects, by learnt features and by those before training."""
+    features, untouched = seen_by
     verdicts = Counter(one.verdict for one in findings)
-    said = ", ".join(f"{count:,} {escape(verdict)}" for verdict, count in verdicts.most_common())
+    said = ", ".join(f"{count:,} {as_text(verdict)}" for verdict, count in verdicts.most_common())
     pairs = Counter((one.label, one.proposed) for one in findings if one.label != one.proposed)
     confused = [(given, proposed, str(count)) for (given, proposed), count in pairs.most_common(MOST_CONFUSIONS)]
     small = [(samples.class_names[label],) for label in auditor.small_classes_]
     drawn = embedding_map(features, samples.labels, samples.class_names, _doubted(findings))
-    tables = [drawn, _per_class(samples, findings, auditor), _table(*_most_spread(samples, features))]
+    tables = [drawn, _per_class(samples, findings, auditor), _table(*_most_spread(samples, untouched))]
     tables.append(_table("Which classes are confused", ("given", "proposed", "samples"), confused))
     if small:
         tables.append(_table(f"Classes of fewer than {FEWEST_SAMPLES} samples, not judged", ("class",), small))
     return filled(
         Path(__file__).with_name("overview.html"),
-        source=escape(samples.source),
+        source=as_text(samples.source),
         labels=f"{len(findings):,}",
         classes=f"{len(samples.class_names):,}",
         share=estimated_share(auditor),
         verdicts=said,
         left_out=left_out_line(samples.left_out, samples.notes),
         suspects=f"{shown:,}",
-        outlook="".join(f"<p>{escape(line)}</p>" for line in outlook(findings)),
+        outlook="".join(f"<p>{as_text(line)}</p>" for line in outlook(findings)),
         tables="".join(tables),
     )
 
@@ -163,10 +170,13 @@ def _per_class(samples: Samples, findings: list[Finding], auditor: LabelAuditor)
     return _table("Classes, worst first", ("class", "samples", "wrong", "95 % interval", "belong to no class"), rows)
 
 
-def _most_spread(samples: Samples, features: Singles) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
-    """The classes whose samples are least like each other: a folder that holds two classes is among them."""
+def _most_spread(samples: Samples, untouched: Array) -> tuple[str, tuple[str, ...], list[tuple[str, ...]]]:
+    """The classes whose samples are least like each other: a folder that holds two classes is among them.
+
+    By features before training, which draws the samples of a folder together.
+    """
     labels, num_classes = torch.from_numpy(samples.labels), len(samples.class_names)
-    X = unit_rows(features)
+    X = unit_rows(untouched)
     sizes = torch.bincount(labels, minlength=num_classes)
     length = torch.zeros(num_classes, X.shape[1]).index_add_(0, labels, X).norm(dim=1)
     # Mean cosine of two different samples of a class.
@@ -179,4 +189,4 @@ def _most_spread(samples: Samples, features: Singles) -> tuple[str, tuple[str, .
 
 
 def _table(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    return f"<h2>{escape(title)}</h2><details open><summary>{len(rows):,}</summary>{table(head, rows)}</details>"
+    return f"<h2>{as_text(title)}</h2><details open><summary>{len(rows):,}</summary>{table(head, rows)}</details>"

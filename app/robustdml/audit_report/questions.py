@@ -117,7 +117,9 @@ def _may_be_one(samples: Samples, of_class: list[Ints], i: int, j: int, mixing: 
         for here in (0, 1)
     ]
     kept = Choice("two classes", f"apply keeps “{names[0]}” and “{names[1]}” apart", [])
-    evidence = f"Neighbours are of the other class {mixing:.0%} as often as of their own, in relation to the sizes."
+    evidence = (
+        f"Neighbours are of the other class at least {mixing:.0%} as often as of their own, in relation to the sizes."
+    )
     sides = [(name, one[:PICTURES].tolist()) for name, one in zip(names, rows, strict=True)]
     return Question(f"one {names[0]}\0{names[1]}", sides, evidence, [*choices, kept])
 

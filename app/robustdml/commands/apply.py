@@ -3,8 +3,11 @@
 import argparse
 import itertools
 import os
+import re
 import shutil
+import sys
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +21,7 @@ from robustdml.commands.audit import STATE, digest_of
 from robustdml.config import CONFIDENCE, DROP, USES
 from robustdml.data.features import TEST, read_part, sample_names
 from robustdml.data.files import is_image, is_image_inside
-from robustdml.errors import UsageError, counted, few
+from robustdml.errors import OBEYED, UsageError, counted, few, say
 from robustdml.plain_files import read_json, read_npz, write_npz
 from robustdml.tables import write_csv
 
@@ -40,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--decisions",
         type=path,
+        action="extend",
         nargs="+",
         default=[],
         metavar="FILE",
@@ -84,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         told = {"left out, expected right": expected_right(undecided), "decisions": dict(+decided), "to": str(to)}
         print_json(counts | told)
         return 0
-    print(f"{to}: {len(kept):,} of {counted(len(findings), 'sample')}, {changed:,} of them under another label")
+    say(f"{to}: {len(kept):,} of {counted(len(findings), 'sample')}, {changed:,} of them under another label")
     if gone:
         print(losing)
     if decided:
@@ -139,8 +143,14 @@ def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:
     if others:
         raise UsageError(f"no images by their content: {few(others)}; leave them out of the findings, or drop --copy")
     for label in {one.label for one in kept.values()}:
-        if not label or label != os.path.basename(label) or "\0" in label or label.startswith("."):
+        if not label or label != os.path.basename(label) or label.startswith(".") or re.search(OBEYED, label):
             raise UsageError(f"class {label!r} cannot be the name of a folder; give --to a .csv list")
+    if copy and (outside := _links_out([Path(one.sample) for one in kept.values()])):
+        link, what = outside[0], counted(len(outside), "image")
+        say(
+            f"robustdml apply: copies {what} that links lead to elsewhere, the first is {link} to {link.resolve()}",
+            sys.stderr,
+        )
     unfinished = to.with_name(f".{to.name}.unfinished")
     with sole_use(unfinished.with_suffix(".lock"), to):
         if unfinished.is_dir() and not unfinished.is_symlink():  # A pipe would keep it waiting.
@@ -168,6 +178,16 @@ def _write_folder(to: Path, kept: dict[int, Finding], copy: bool) -> None:
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
+
+
+def _links_out(files: list[Path]) -> list[Path]:
+    """Files that are links out of the folder that all of them lie in: what they lead to may not be meant to be copied.
+
+    Of an audit of a linked folder, as `apply` makes them, that is all, and as it should be.
+    """
+    real = cache(os.path.realpath)
+    folder = os.path.commonpath([real(file.parent) for file in files])
+    return [file for file in files if file.is_symlink() and not Path(real(file)).is_relative_to(folder)]
 
 
 def _free_name(row: int, one: Finding, taken: set[tuple[str, str, str]]) -> str:

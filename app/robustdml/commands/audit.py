@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from robustdml.arrays import Array, Doubles, Ints, Singles, blocks
@@ -32,7 +31,7 @@ from robustdml.audit_report.page import render_page
 from robustdml.audit_report.questions import Section, ask
 from robustdml.audit_report.samples import outside_line, read_samples
 from robustdml.cache import LOCK, NAMES, sole_use, write_text
-from robustdml.command_line import add_json_argument, path, print_json, say_left_out
+from robustdml.command_line import add_json_argument, add_size_limit, path, print_json, say_left_out
 from robustdml.commands.reading import add_reading_arguments, columns_of
 from robustdml.config import TrainingConfig
 from robustdml.data.contents import seen
@@ -40,11 +39,11 @@ from robustdml.data.dataset import Samples
 from robustdml.data.folders import with_images
 from robustdml.data.joined import FEATURES_TEXT, with_features
 from robustdml.data.load import expected_data
-from robustdml.errors import UsageError, counted, few, in_one_line
+from robustdml.errors import UsageError, counted, few, say
 from robustdml.networks.backbones.choice import check_installed, default_image_size
 from robustdml.networks.preparation import reading_for, resolve_device
 from robustdml.plain_files import read_json, write_npz
-from robustdml.progress import OnProgress, progress_bar
+from robustdml.progress import OnProgress, progress_bar, show_table
 
 LABELS, PAGE, FEATURES, STATE = "labels.csv", "audit.html", "features.npz", "audit.json"
 # Width of the share's interval from which on a person is asked to check some labels.
@@ -59,11 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help=f"folder for {LABELS}, {PAGE}, {FEATURES} and the models; the same audit, interrupted, goes on there",
     )
+    add_size_limit(parser)
     parser.add_argument("--runs", type=int, default=1, help="independently seeded runs that judge together")
     parser.add_argument("--as-they-are", action="store_true", help="judge features as given, without learning first")
     parser.add_argument(
         "--decisions",
         type=path,
+        action="extend",
         nargs="+",
         default=[],
         metavar="FILE",
@@ -102,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
             samples = with_features(samples, arguments.features, True)
             _check_classes(samples)
         if (outside := outside_line(samples)) is not None:
-            print(f"robustdml audit: {in_one_line(outside)}", file=sys.stderr)
+            say(f"robustdml audit: {outside}", sys.stderr)
         _take_up(out, samples, config, arguments)
         if samples.files:
             check_installed(config.backbone, config.backbone_weights)
@@ -115,10 +116,12 @@ def run(arguments: argparse.Namespace) -> int:
         checked = _checked(samples, decisions)
         copies = find_copies(samples, on_progress)
         write_copies(out / COPIES, samples, copies)
-        features, untouched = _features(samples, copies, config, arguments, on_progress)
+        features, untouched, margins = _features(samples, copies, config, arguments, on_progress)
         on_progress("judging", 0, 0)
-        auditor = LabelAuditor(features_learnt=not arguments.as_they_are)
-        auditor.fit(features, samples.labels, checked, None if untouched is features else untouched)
+        # Where the features before training tell nothing the learnt ones judge, which have seen the labels.
+        learnt = untouched is features and not arguments.as_they_are
+        auditor = LabelAuditor(features_learnt=learnt)
+        auditor.fit(untouched, samples.labels, checked, None if learnt else margins)
         doubts = doubt_classes(features, samples.labels, len(samples.class_names), untouched)
         findings = findings_of(samples, auditor, doubts.halves)
         write_findings(out / LABELS, findings)
@@ -130,15 +133,16 @@ def run(arguments: argparse.Namespace) -> int:
             paths=np.array(samples.names()),
         )
         sections = ask(samples, findings, auditor.label_quality_, doubts, copies)
-        write_text(out / PAGE, render_page(samples, findings, auditor, features, sections, decisions, on_progress))
+        seen_by = features, untouched
+        write_text(out / PAGE, render_page(samples, findings, auditor, *seen_by, sections, decisions, on_progress))
     say_left_out("audit", samples.left_out, samples.notes)
     if arguments.json:
         print_json(_as_json(out, samples, findings, auditor, sections))
         return 0
-    Console().print(_summary(samples, auditor, sections, checked))
+    show_table(_summary(samples, auditor, sections, checked))
     for line in outlook(findings):
         print(line)
-    print(f"{out / PAGE}: look there, then try robustdml apply {out / LABELS} --to CLEAN")
+    say(f"{out / PAGE}: look there, then try robustdml apply {out / LABELS} --to CLEAN")
     _, low, high = auditor.wrong_share_
     judged = len(auditor.small_classes_) < len(auditor.classes_)
     if judged and high - low > WIDE and np.isnan(checked).all():
@@ -159,14 +163,14 @@ def _check_classes(samples: Samples) -> None:
 
 def _features(
     samples: Samples, copies: Ints, config: TrainingConfig, arguments: argparse.Namespace, on_progress: OnProgress
-) -> tuple[Singles, Array]:
+) -> tuple[Singles, Array, Singles | None]:
     if not arguments.as_they_are:
         given = samples, trained_on(copies, samples.labels), config, arguments.runs, arguments.out, arguments.device
         return learn_embeddings(*given, on_progress)
     if samples.is_images:
         raise UsageError("--as-they-are is for features; of images they have to be made first")
     features = np.asarray(samples.inputs, dtype=np.float32)
-    return features, features
+    return features, features, None
 
 
 def _checked(samples: Samples, decisions: Decisions) -> Doubles:

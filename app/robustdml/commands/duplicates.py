@@ -9,14 +9,14 @@ import numpy as np
 from robustdml.arrays import Ints
 from robustdml.audit_report.copies import MOST_COMPARED, find_copies
 from robustdml.cache import check_writable
-from robustdml.command_line import add_json_argument, path, print_json, say_left_out
+from robustdml.command_line import add_json_argument, add_size_limit, path, print_json, say_left_out
 from robustdml.commands.reading import add_cache_argument
 from robustdml.data.dataset import Samples
 from robustdml.data.files import PassedOver, image_files
 from robustdml.data.folders import with_images
 from robustdml.data.image_files import DEFAULT_IMAGE_SIZE, ImageFiles
 from robustdml.data.readings import Reading
-from robustdml.errors import UsageError, counted, few
+from robustdml.errors import UsageError, counted, few, say
 from robustdml.progress import progress_bar
 from robustdml.tables import read_table, write_csv
 
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"table of the copies, with a decision each, to look at and to change: {KEEP} or {REMOVE}",
     )
     parser.add_argument("--remove", type=path, metavar="TABLE", help="delete the images that a table says to remove")
+    add_size_limit(parser)
     add_cache_argument(parser)
     add_json_argument(parser)
 
@@ -75,12 +76,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**told, "table": str(arguments.out), "left_out": list(samples.left_out)})
         return 0
-    print(
+    say(
         f"{arguments.out}: {counted(len(extra), 'copy', 'copies')} beside {counted(count, 'image')}, of "
         f"{len(samples):,}; they take {told['bytes'] / 1e6:,.1f} MB"
     )
     if extra:
-        print(f"Look at the decisions there; robustdml duplicates {folder} --remove {arguments.out} deletes by them")
+        say(f"Look at the decisions there; robustdml duplicates {folder} --remove {arguments.out} deletes by them")
     return 0
 
 
@@ -129,5 +130,5 @@ def _remove(arguments: argparse.Namespace, copies: list[Copy]) -> int:
     if arguments.json:
         print_json({"removed": len(gone), "bytes": size, "stay": len(stay)})
     else:
-        print(f"{arguments.folder}: {counted(len(gone), 'image')} removed, {size / 1e6:,.1f} MB")
+        say(f"{arguments.folder}: {counted(len(gone), 'image')} removed, {size / 1e6:,.1f} MB")
     return 0

@@ -9,10 +9,10 @@ import numpy as np
 
 from robustdml.arrays import Array
 from robustdml.cache import check_writable
-from robustdml.command_line import add_json_argument, path, print_json, say_left_out
+from robustdml.command_line import add_json_argument, add_size_limit, path, print_json, say_left_out
 from robustdml.commands.reading import add_reading_arguments, columns_of
 from robustdml.data.features import TEST, TRAIN
-from robustdml.errors import UsageError, expanded
+from robustdml.errors import UsageError, expanded, say
 from robustdml.networks.preparation import resolve_device
 from robustdml.plain_files import write_npz
 from robustdml.progress import OnProgress, progress_bar
@@ -68,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_output_argument(parser, "the .npz file to write; robustdml train --data FILE reads it")
     add_json_argument(parser)
     add_embedding_arguments(parser)
+    add_size_limit(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -103,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json({"embeddings": str(out), "arrays": shapes, "left_out": left_out, "notes": notes})
         return 0
     if "labels" not in arrays:
-        print(f"robustdml embed: {arguments.images} has no labels, such as class folders give: none are in {out}")
+        say(f"robustdml embed: {arguments.images} has no labels, such as class folders give: none are in {out}")
     sizes = (f"{name} {'×'.join(map(str, array.shape))}" for name, array in arrays.items())
-    print(f"{out}: {', '.join(sizes)}")
+    say(f"{out}: {', '.join(sizes)}")
     return 0

@@ -4,23 +4,21 @@ import argparse
 import json
 import os
 import sys
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
-from rich.console import Console
 from rich.table import Table
 
 from robustdml.arrays import Doubles, Labels
 from robustdml.cache import check_writable, write_text
-from robustdml.command_line import add_json_argument, path, print_json, say_left_out
+from robustdml.command_line import add_json_argument, add_size_limit, path, print_json, say_left_out
 from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, embed_source, open_model, same_source
-from robustdml.errors import UsageError, counted, few, in_one_line
-from robustdml.progress import progress_bar
-from robustdml.reports.html import figure, page, table
+from robustdml.errors import UsageError, counted, few, say
+from robustdml.progress import progress_bar, show_table
+from robustdml.reports.html import as_text, figure, page, table
 from robustdml.reports.run_plots import LINES, draw_axes
 from robustdml.retrieval import METRICS, intervals_over_classes, retrieval_by_query
 from robustdml.tables import write_csv
@@ -46,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=path, metavar="FOLDER", help=f"folder for {PAGE}, {FIGURES} and {CLASSES}")
     add_json_argument(parser)
     add_embedding_arguments(parser)
+    add_size_limit(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -82,7 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
         there_too = {os.path.realpath(name) for name in searched.names}
         if same := sorted(name for name in queries.names if os.path.realpath(name) in there_too):
             told = f"{counted(len(same), 'sample')} in both, and found as their own copies: {few(same)}"
-            print(f"robustdml evaluate: {told}", file=sys.stderr)
+            say(f"robustdml evaluate: {told}", sys.stderr)
     figures: dict[str, Any] = {
         "data": queries.samples.source,
         "samples": len(labels),
@@ -100,15 +99,15 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     searching = f"{counted(len(labels), 'sample')} of {counted(figures['classes'], 'class', 'classes')}"
     among = "" if gallery is None else f", in {searched.samples.source}: {counted(len(there), 'sample')}"
-    print(f"{queries.samples.source}: {searching}{among}")
+    say(f"{queries.samples.source}: {searching}{among}")
     if figures["nothing_to_find"]:
         print(f"{counted(figures['nothing_to_find'], 'sample')} without another of the class to find: no queries")
     table = Table("", "", "95 % interval over classes", "threshold", show_header=True)
     for row in rows_of(figures):
         table.add_row(*row)
-    Console().print(table)
+    show_table(table)
     if arguments.out is not None:
-        print(f"{arguments.out / PAGE}: the same with curves and the classes")
+        say(f"{arguments.out / PAGE}: the same with curves and the classes")
     return 0
 
 
@@ -140,10 +139,10 @@ def write_evaluation(out: Path, figures: dict[str, Any], pairs: Verification | N
     write_text(out / FIGURES, json.dumps(figures, indent=2) + "\n")
     write_csv(out / CLASSES, [["class", "samples", *METRICS], *classes])
     head = ["class", "samples", *METRICS.values()]
-    shown = [[in_one_line(name), f"{count:,}", *(f"{value:.3f}" for value in rest)] for name, count, *rest in classes]
+    shown = [[name, f"{count:,}", *(f"{value:.3f}" for value in rest)] for name, count, *rest in classes]
     curve = "" if pairs is None else figure(_curve(pairs), "Rate of true accepts against that of false ones.", _CAPTION)
     sections = [
-        f"<h1>{escape(in_one_line(figures['data']))}</h1>",
+        f"<h1>{as_text(figures['data'])}</h1>",
         table(["", "value", "95 % interval over classes", "threshold"], rows_of(figures)),
         curve,
         f"<h2>Classes, the worst first</h2><p>All are in {CLASSES}.</p>",

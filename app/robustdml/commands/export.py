@@ -16,7 +16,7 @@ from robustdml.arrays import Singles
 from robustdml.cache import write_text, write_whole
 from robustdml.command_line import add_json_argument, print_json
 from robustdml.commands.embed import add_model_arguments, add_output_argument, open_model
-from robustdml.errors import UsageError, quiet, reason_of
+from robustdml.errors import UsageError, quiet, reason_of, say
 from robustdml.progress import progress_bar
 from robustdml.trained.embedder import ModelCard, TrainedEmbedder
 
@@ -38,8 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
         files = {"program": str(arguments.out), "metadata": str(metadata)}
         print_json({**files, "takes": takes, "largest_difference": difference})
         return 0
-    print(f"{arguments.out}: takes {takes}; no number differs from the network's by more than {difference:.1e}")
-    print(f"{metadata}: how what it takes is prepared, and what trained it")
+    say(f"{arguments.out}: takes {takes}; no number differs from the network's by more than {difference:.1e}")
+    say(f"{metadata}: how what it takes is prepared, and what trained it")
     return 0
 
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 from collections import Counter
-from html import escape
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,12 @@ from typing import Any
 import torch
 
 from robustdml.cache import check_writable, write_text
-from robustdml.command_line import add_json_argument, path, print_json, say_left_out
+from robustdml.command_line import add_json_argument, add_size_limit, path, print_json, say_left_out
 from robustdml.commands.embed import add_embedding_arguments, add_model_arguments, embed_source, open_model, same_source
 from robustdml.data.image_files import shown
-from robustdml.errors import UsageError, counted, in_one_line
+from robustdml.errors import UsageError, counted, say
 from robustdml.progress import progress_bar
-from robustdml.reports.html import figure, page, picture, searched
+from robustdml.reports.html import as_text, figure, page, picture, searched
 from robustdml.trained.embedding import Embedded
 from robustdml_ops.ops import nearest
 
@@ -35,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=path, default=Path("search"), help=f"folder for {PAGE} and {FOUND}")
     add_json_argument(parser)
     add_embedding_arguments(parser)
+    add_size_limit(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         on_progress("pictures", 0, 0)
         title = f"Found in {gallery.samples.source}"
         below = f"The {min(arguments.k, most)} most similar of {most:,}, by the cosine. All are in {FOUND}."
-        sections = [f"<h1>{escape(in_one_line(title))}</h1><p>{below}</p>"]
+        sections = [f"<h1>{as_text(title)}</h1><p>{below}</p>"]
         of_queries = _pictures(queries, list(range(len(listed[:MOST_SHOWN]))))
         of_gallery = _pictures(gallery, [place for row in places[:MOST_SHOWN] for place in row])
         for number, one in enumerate(listed[:MOST_SHOWN]):
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         files = {"page": str(out / PAGE), "file": str(out / FOUND)}
         print_json({"queries": listed, "gallery_samples": len(others), "left_out": left_out, **files})
         return 0
-    print(f"{out / PAGE}: {counted(len(listed), 'query', 'queries')} in {counted(len(others), 'sample')}")
+    say(f"{out / PAGE}: {counted(len(listed), 'query', 'queries')} in {counted(len(others), 'sample')}")
     return 0
 
 
@@ -112,4 +112,4 @@ def _pictures(embedded: Embedded, places: list[int]) -> dict[int, str]:
 def _figure(embedded: Embedded, place: int, pictures: dict[int, str], name: str, said: str) -> str:
     """Show a sample with its class and its file."""
     told = f"{said} {embedded.class_of(place) or ''}".strip()
-    return figure(pictures.get(place, ""), in_one_line(name), in_one_line(f"{told} · {Path(name).name}"))
+    return figure(pictures.get(place, ""), name, f"{told} · {Path(name).name}")

@@ -5,22 +5,21 @@ from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from robustdml.cache import write_text
-from robustdml.command_line import add_json_argument, duration, is_off, path, print_json, say_left_out
+from robustdml.command_line import add_json_argument, add_size_limit, duration, is_off, path, print_json, say_left_out
 from robustdml.commands.reading import add_cache_argument, columns_of
 from robustdml.data import RetrievalData, load_data
 from robustdml.data.named import NAMED
-from robustdml.errors import UsageError
+from robustdml.errors import UsageError, say
 from robustdml.evaluation import untouched_title
 from robustdml.methods import METHODS
 from robustdml.networks.backbones.choice import check_installed, default_image_size
 from robustdml.networks.preparation import reading_for, resolve_device
 from robustdml.noise import with_wrong_labels
 from robustdml.options import Setting
-from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar
+from robustdml.progress import OnProgress, Recorder, TensorBoard, progress_bar, show_table
 from robustdml.reports.run_report import figures_of, render_run, test_labels_note
 from robustdml.run.audited_labels import describe
 from robustdml.run.checkpoint import CHECKPOINT, check_folder
@@ -55,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"settings, such as OUT/{CONFIG_FILE}; options override them (default: with --resume those of --out)",
     )
+    add_size_limit(run_options)
     add_cache_argument(run_options)
     add_json_argument(parser)
     headings: dict[str, argparse._ArgumentGroup] = {}
@@ -156,23 +156,19 @@ def _print(result: TrainingResult, out: Path) -> None:
     table = Table("", "last epoch", untouched_title(result.config.backbone).lower(), title=title)
     for row in figures_of(result):
         table.add_row(*row)
-    console = Console()
-    console.print(table)
+    show_table(table)
     if "audited" in result.summary["data"]:
-        console.print(describe(result.summary["data"]["audited"]), highlight=False)
+        say(describe(result.summary["data"]["audited"]))
     if (chosen := result.summary["chosen"]) is not None:
         trials = Table(*HEAD, title="Trials", caption=CAPTION, box=None, padding=(0, 1))
         for row in rows_of(chosen):
             trials.add_row(*row)
         if chosen["contestants"]:
-            console.print(trials)
-        console.print(chosen["advice"], highlight=False)
-    if result.summary["below_untouched"]:
-        console.print(result.summary["below_untouched"], style="yellow", highlight=False)
-    if rising := result.summary["still_rising"]:
-        console.print(rising, highlight=False, soft_wrap=True)
-    if doubt := test_labels_note(result):
-        console.print(doubt, highlight=False)
-    print(f"{out / REPORT}: curves, examples and doubtful labels; settings, checkpoint and figures are beside it")
+            show_table(trials)
+        say(chosen["advice"])
+    for told in (result.summary["below_untouched"], result.summary["still_rising"], test_labels_note(result)):
+        if told:
+            say(told)
+    say(f"{out / REPORT}: curves, examples and doubtful labels; settings, checkpoint and figures are beside it")
     data = "IMAGES" if result.model.card.takes_images else "FEATURES.npz"
-    print(f"{out / MODEL_FILE}: try robustdml embed {out} {data} -o embeddings.npz")
+    say(f"{out / MODEL_FILE}: try robustdml embed {out} {data} -o embeddings.npz")

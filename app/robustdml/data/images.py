@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from robustdml.arrays import Pixels
-from robustdml.errors import UsageError, counted, few, in_one_line, reason_of
+from robustdml.errors import UsageError, counted, few, reason_of, say
 
 MODES = {1: "L", 3: "RGB"}
 # Kinds by what is in the file, whatever its name says. Pillow knows more, of which some start other programs.
@@ -24,10 +24,26 @@ _KINDS = ("AVIF", "BMP", "DIB", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PNG", 
 # Images of more pixels are decoded one at a time: of a few bytes that unpack to gigabytes, one is enough.
 _LARGE = 2**24
 _MISSING = "No such file"
+# Millions of pixels that an image may have: a file of a few bytes unpacks to a hundred times its size.
+MOST_MEGAPIXELS = 128.0
 # Numbers of tags of TIFF, and what they say.
 _BITS, _SHOWS, _PLANES = 258, 262, 284
 _WHITE_IS_ZERO, _SEPARATE = 0, 2
 _one_large = threading.Lock()
+_limit = {"megapixels": MOST_MEGAPIXELS}
+
+
+def limit_pixels(megapixels: float) -> None:
+    """Set for all that this process decodes how many millions of pixels an image may have."""
+    _limit["megapixels"] = megapixels
+    Image.MAX_IMAGE_PIXELS = None  # Pillow's own limit, beyond which it warns
+
+
+def most_megapixels() -> float:
+    """How many millions of pixels an image may have."""
+    return _limit["megapixels"]
+
+
 # The file that a thread decodes, for warnings of Pillow, which name none.
 _now = threading.local()
 
@@ -49,7 +65,7 @@ def warnings_with_files() -> Iterator[None]:
             usual(message, category, filename, lineno, file, line)
         else:
             told = " ".join(str(message).split())
-            print(f"robustdml: {in_one_line(f'{image}: {told}')}", file=sys.stderr)
+            say(f"robustdml: {image}: {told}", sys.stderr)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -99,11 +115,15 @@ def decode(file: Path, size: int, channels: int = 3) -> Pixels | str:
             Image.open(file, formats=kinds()) as image,
             _one_large if image.width * image.height > _LARGE else nullcontext(),
         ):
+            if image.width * image.height > most_megapixels() * 1e6:
+                raise Image.DecompressionBombError
             # JPEG files unpack faster at a half, a quarter or an eighth, at least twice as large as needed.
             image.draft(None, (2 * size, 2 * size))
             return to_square(image, size, channels)
     except UnidentifiedImageError:  # Its own words repeat the path.
         return f"{file} ({'cannot identify image file' if file.stat().st_size else 'empty, 0 bytes'})"
+    except Image.DecompressionBombError:
+        return f"{file} (more than {most_megapixels():g} million pixels; --max-megapixels takes larger ones)"
     except Exception as error:  # A damaged image makes Pillow raise nearly anything, a struct.error for one.
         return f"{file} ({reason_of(error)})"
     finally:

@@ -95,6 +95,10 @@ def pair_method(title: str, loss: Callable[..., nn.Module], *groups: type[Option
     return replace(Method(title, make_loss, groups, samples_per_class=4, learning_rate=3e-3), **declared)
 
 
+def _contrastive(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    return ContrastiveLoss(**options[ContrastiveOptions].as_dict())
+
+
 def _procsim(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
     settings = options[ProcSimOptions].as_dict()
     if settings["dml"] == "multi-similarity":
@@ -110,7 +114,7 @@ def _observed_step(loss: nn.Module, embeddings: Tensor, arguments: dict[str, Any
 
 
 METHODS = {
-    "contrastive": pair_method("Contrastive", ContrastiveLoss, ContrastiveOptions),
+    "contrastive": pair_method("Contrastive", ContrastiveLoss, ContrastiveOptions, make_loss=_contrastive),
     "mcl": pair_method("MCL", MemoryContrastiveLoss, MemoryContrastiveOptions, inputs=("labels", "memory")),
     "multi-similarity": pair_method("Multi-similarity", MultiSimilarityLoss, MultiSimilarityOptions),
     "superloss": pair_method("SuperLoss", SuperContrastiveLoss, SuperLossOptions, ContrastiveOptions),

@@ -1,15 +1,13 @@
 """A map of embeddings in two dimensions, drawn as a picture for pages."""
 
 from collections.abc import Sequence
-from html import escape
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from robustdml.arrays import Array, Doubles, Labels, evenly
-from robustdml.errors import in_one_line
 from robustdml.networks.models import unit_rows
-from robustdml.reports.html import figure
+from robustdml.reports.html import as_text, figure
 from robustdml.reports.run_plots import GREY, LINES, WRONG, draw_axes
 
 # Samples that are drawn, and by which the axes are found.
@@ -62,8 +60,8 @@ def embedding_map(embeddings: Array, labels: Labels, names: Sequence[str], suspe
         axes.set_aspect("equal", adjustable="datalim")
 
     # Names stand in the page: the typeface of the picture does not have all letters.
-    shown = [(colour, "●", in_one_line(names[label])) for label, colour in colours.items()]
+    shown = [(colour, "●", names[label]) for label, colour in colours.items()]
     shown += [(WRONG, "○", "suspects")] if suspect.any() else []
-    dots = [f'<span style="color:{colour}">{mark}</span> {escape(name)}' for colour, mark, name in shown]
+    dots = [f'<span style="color:{colour}">{mark}</span> {as_text(name)}' for colour, mark, name in shown]
     picture = figure(draw_axes(draw, 6), "Map of the embeddings.", _CAPTION)
     return f"<h2>A map of the samples</h2><p>{' &nbsp; '.join(dots)}</p>{picture}"

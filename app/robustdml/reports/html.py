@@ -16,11 +16,16 @@ from robustdml.errors import few, in_one_line
 STYLE, TEMPLATE = (Path(__file__).with_name(name) for name in ("page.css", "page.html"))
 
 
+def as_text(text: str) -> str:
+    """HTML that shows a text, with what cannot be seen, or would turn what is beside it, written out."""
+    return escape(in_one_line(text))
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Lay out a table."""
-    header = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in head)
+    header = "".join(f'<th scope="col">{as_text(cell)}</th>' for cell in head)
     body = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row[1:])}</tr>'
+        f'<tr><th scope="row">{as_text(row[0])}</th>{"".join(f"<td>{as_text(cell)}</td>" for cell in row[1:])}</tr>'
         for row in rows
     )
     return f'<div class="scroll"><table><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
@@ -28,15 +33,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def figure(source: str, alternative: str, caption: str) -> str:
     """Show a picture with its caption, or the caption alone."""
-    shown = f'<img src="{source}" alt="{escape(alternative)}">' if source else ""
-    return f"<figure>{shown}<figcaption>{escape(caption)}</figcaption></figure>"
+    shown = f'<img src="{source}" alt="{as_text(alternative)}">' if source else ""
+    return f"<figure>{shown}<figcaption>{as_text(caption)}</figcaption></figure>"
 
 
 def left_out_line(left_out: Sequence[str], notes: Sequence[str] = ()) -> str:
     """Say how data was read, and name the first few of what was left out; nothing where there is nothing to say."""
-    said = [in_one_line(f"{note[0].upper()}{note[1:]}.") for note in dict.fromkeys(notes)]
+    said = [f"{note[0].upper()}{note[1:]}." for note in dict.fromkeys(notes)]
     said += [f"Left out {len(left_out):,}: {few(left_out)}."] if left_out else []
-    return "".join(f"<p>{escape(one)}</p>" for one in said)
+    return "".join(f"<p>{as_text(one)}</p>" for one in said)
 
 
 def searched(figures: Sequence[str]) -> str:
@@ -54,7 +59,7 @@ def picture(pixels: Pixels) -> str:
 def page(title: str, body: str, style: Path = STYLE, script: str = "") -> str:
     """Make a whole page, which runs no script but the one given."""
     rules = style.read_text(encoding="utf-8")
-    return in_browser(filled(TEMPLATE, title=escape(title), body=body, policy=policy(script), style=rules))
+    return in_browser(filled(TEMPLATE, title=as_text(title), body=body, policy=policy(script), style=rules))
 
 
 def filled(template: Path, **texts: str) -> str:

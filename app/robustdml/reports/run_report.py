@@ -1,7 +1,5 @@
 """The report of one run: one HTML file with everything in it."""
 
-from html import escape
-
 import numpy as np
 
 from robustdml.config import WHITENED
@@ -13,7 +11,7 @@ from robustdml.evaluation import JUDGED, untouched_title
 from robustdml.filters.options import NO_FILTER
 from robustdml.methods import METHODS
 from robustdml.reports.embedding_map import embedding_map
-from robustdml.reports.html import figure, left_out_line, page, picture, searched, table
+from robustdml.reports.html import as_text, figure, left_out_line, page, picture, searched, table
 from robustdml.reports.run_plots import curve
 from robustdml.retrieval import METRICS
 from robustdml.run.audited_labels import describe
@@ -62,13 +60,13 @@ def render_run(result: TrainingResult, data: RetrievalData) -> str:
             ),
         ]
     sections = [
-        f"<h1>{escape(title)}</h1>",
-        f"<p>{escape(_data_line(result))}</p>",
-        f'<p class="finding">{escape(harm)}</p>' if harm else "",
-        f"<p>{escape(summary['still_rising'])}</p>" if summary["still_rising"] else "",
+        f"<h1>{as_text(title)}</h1>",
+        f"<p>{as_text(_data_line(result))}</p>",
+        f'<p class="finding">{as_text(harm)}</p>' if harm else "",
+        f"<p>{as_text(summary['still_rising'])}</p>" if summary["still_rising"] else "",
         table(["", "last epoch", untouched.lower()], figures_of(result)),
         left_out_line(result.left_out, result.notes),
-        f"<p>{escape(EXPLAINED)}</p>",
+        f"<p>{as_text(EXPLAINED)}</p>",
         *_chosen(result),
         *curves,
         *_retrieved(result, data),
@@ -97,9 +95,9 @@ def _chosen(result: TrainingResult) -> list[str]:
     start = "" if chosen["kept_features"] else start
     return [
         "<h2>What was chosen</h2>",
-        f"<p>{escape(chosen['advice'])}</p>",
+        f"<p>{as_text(chosen['advice'])}</p>",
         table(HEAD, rows_of(chosen)) if chosen["contestants"] else "",
-        f"<p>{escape(CAPTION + start)} {chosen['steps']:,} steps of training.</p>",
+        f"<p>{as_text(CAPTION + start)} {chosen['steps']:,} steps of training.</p>",
     ]
 
 

@@ -127,7 +127,9 @@ def _model(run: Run) -> TrainedEmbedder:
     origin = run.prepared.origin
     network = Embedder(origin.backbone, run.prepared.num_features, None)
     network.head = run.averaged().head
-    trained_by = {"config": run.config.as_dict(), "data": run.data_summary, "metrics": run.history[-1]}
+    # Without what the history beside the model has of the clock, so that the same run makes the same file.
+    metrics = {name: value for name, value in run.history[-1].items() if name != "seconds"}
+    trained_by = {"config": run.config.as_dict(), "data": run.data_summary, "metrics": metrics}
     card = ModelCard(
         backbone=origin.name,
         input_shape=origin.input_shape,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.tests.conftest import finding, make_clusters, save_features, save_photos
+from app.tests.conftest import finding, make_clusters, run_command, save_features, save_photos
 from robustdml.audit_report.findings import write_findings
 from robustdml.noise import with_wrong_labels
 
@@ -57,6 +57,24 @@ def _audit(given: Path, out: Path) -> Sequence[str]:
     return [*ROBUSTDML, "audit", str(given / "features.npz"), *settings, "--out", str(out)]
 
 
+def _model(given: Path) -> None:
+    """A model, and so many images that what was done of them is kept."""
+    save_photos(given / "photographs", classes=4, images=300, size=(12, 12))
+    settings = ("--backbone", "untrained", "--finetune", "--image-size", "12", "--epochs", "1", "--device", "cpu")
+    settings += ("--method", "proxy-anchor", "--batch-size", "200")
+    run_command("train", "--data", given / "photographs", *settings, "--out", given / "model")
+
+
+def _embed(given: Path, out: Path) -> Sequence[str]:
+    files = [str(given / "photographs"), "--out", str(out / "embeddings.npz")]
+    return [*ROBUSTDML, "embed", str(given / "model"), *files, "--device", "cpu"]
+
+
+def _evaluate(given: Path, out: Path) -> Sequence[str]:
+    settings = ["--data", str(given / "photographs"), "--out", str(out / "evaluation"), "--device", "cpu"]
+    return [*ROBUSTDML, "evaluate", str(given / "model"), *settings]
+
+
 def _apply(given: Path, out: Path) -> Sequence[str]:
     if (out / "clean").exists():
         return []
@@ -68,6 +86,8 @@ ALL = (
     Scenario("audit", _features, _audit),
     Scenario("cache", _photographs, lambda given, out: ["app.tests.hostile.make_cache", str(given / "photographs")]),
     Scenario("apply", _findings, _apply),
+    Scenario("embed", _model, _embed),
+    Scenario("evaluate", _model, _evaluate),
     Scenario("preempted", lambda given: None, _preempted, preempted=True),  # The command makes Glyphs
 )
 SCENARIOS = {one.name: one for one in ALL}

@@ -1,9 +1,9 @@
 """Trains for some minutes on one to three processes that are killed, ended, stopped and started again.
 
 ``python -m app.tests.hostile.soak --minutes 60 --seed 0`` starts torchrun again and again, each time on one to three
-processes and with a trouble: SIGKILL of one process, SIGTERM of the job, SIGUSR1 of one process, a disk that is full
-from a random call on, or a process that stops for some seconds. The clock of a third of the jobs jumps by a day to and
-fro, and every other job saves within its epochs. After each job the
+processes and with a trouble: SIGKILL of one process, SIGTERM or SIGINT of the job, SIGUSR1 of one process, a disk that
+is full from a random call on, or a process that stops for some seconds. The clock of a third of the jobs jumps by a day
+to and fro, and every other job saves within its epochs. After each job the
 checkpoint has to be whole and to hold what was there before; after a signal, all steps that were taken. In the end a
 job trains to the end of its epoch, the history has every epoch once, and each loss is that of an undisturbed run of one
 process, to rounding.
@@ -37,8 +37,9 @@ from tests.subprocesses import ROOT
 
 SAMPLES, CLASSES, BATCH = 6000, 100, 60
 STEPS = SAMPLES // BATCH
-TROUBLES = ("SIGKILL of one", "SIGTERM of the job", "SIGUSR1 of one", "full disk", "slow process")
+TROUBLES = ("SIGKILL of one", "SIGTERM of the job", "SIGUSR1 of one", "SIGINT of the job", "full disk", "slow process")
 SAVED = "which is saved; --out"
+TOLD = (SAVED, "no space left", "robustdml train: interrupted; ")
 # Largest difference of an epoch's loss, relative, between numbers of processes.
 ROUNDING = 1e-3
 # Seconds until processes have started, and until a job has ended: many, for machines that are busy.
@@ -125,7 +126,7 @@ class Soak:
         self.expect(before <= after <= before + taken, f"{trouble}: {before} steps, {taken} taken, {after} saved")
         if SAVED in told:
             self.expect(after == before + taken, f"{trouble}: {before} steps, {taken} taken, {after} saved")
-        told_or_early = SAVED in told or "no space left" in told or not taken
+        told_or_early = any(words in told for words in TOLD) or not taken
         self.expect(told_or_early or trouble == "SIGKILL of one", f"{trouble} is not told")
 
     def strike(self, trouble: str, job: subprocess.Popen[bytes], one: int) -> None:
@@ -134,6 +135,8 @@ class Soak:
             os.kill(one, signal.SIGKILL)
         elif trouble == "SIGUSR1 of one":
             os.kill(one, signal.SIGUSR1)
+        elif trouble == "SIGINT of the job":  # Ctrl-C
+            os.killpg(job.pid, signal.SIGINT)
         else:
             if trouble == "slow process":
                 os.kill(one, signal.SIGSTOP)

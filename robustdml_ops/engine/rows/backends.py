@@ -155,9 +155,10 @@ class RowsBackend:
         """G ← G · factor, in place, for an upstream gradient () that is 1 most often."""
         G.mul_(factor)
 
-    def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
-        """G ← dL/dP, in place, from dS·X; V: the unit rows, or P as multiplied, where G contains the factor 1 / |P|."""
+    def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool, out: Tensor | None = None) -> Tensor:
+        """dL/dP from G = dS·X, in its memory or in ``out``; V: the unit rows, or P where G has the factor 1 / |P|."""
         self.normalize_rows_backward(G, V, inverse_norm)
+        return G
 
 
 class NativeRows(RowsBackend):
@@ -203,11 +204,11 @@ class NativeRows(RowsBackend):
     def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> bool:
         return bool(_on_threads("inverse_norms", _readable(P, P.dtype, by_columns(P)), None, inverse_norm))
 
-    def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
+    def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool, out: Tensor | None = None) -> Tensor:
         if unit:
-            super().finish(G, V, inverse_norm, unit)
-            return
+            return super().finish(G, V, inverse_norm, unit)
         _on_threads("subtract_radial", G, V, inverse_norm)
+        return G
 
 
 def _readable(P: Tensor, dtype: torch.dtype, columns: bool) -> Tensor:
@@ -253,19 +254,18 @@ class TritonRows(RowsBackend):
         return P if P.dtype == dtype == torch.bfloat16 and 1 in P.stride() else None
 
     def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
-        self._subtract_radial(G, U, inverse_norm)
+        self.finish(G, U, inverse_norm, True)
 
-    def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool) -> None:
-        self._subtract_radial(G, V, inverse_norm if unit else None)
-
-    def _subtract_radial(self, G: Tensor, V: Tensor, inverse_norm: Tensor | None) -> None:
+    def finish(self, G: Tensor, V: Tensor, inverse_norm: Tensor, unit: bool, out: Tensor | None = None) -> Tensor:
         from robustdml_ops.engine.rows.kernels import subtract_radial as kernel
 
-        parameters, strides = rows_launch(G.shape[1], tile_of("rows", G)), (*G.stride(), *V.stride(), *G.stride())
+        out = G if out is None else out
+        parameters, strides = rows_launch(G.shape[1], tile_of("rows", G)), (*G.stride(), *V.stride(), *out.stride())
         with current(G):
             kernel[grid_of(len(G), parameters["BLOCK_R"])](
-                G, V, inverse_norm, None, G, *G.shape, *strides, **parameters
+                G, V, inverse_norm if unit else None, None, out, *G.shape, *strides, **parameters
             )
+        return out
 
     def scale(self, G: Tensor, factor: Tensor) -> None:
         from robustdml_ops.engine.rows.kernels import scale as kernel

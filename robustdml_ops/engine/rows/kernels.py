@@ -88,43 +88,23 @@ def inverse_row_norm(
 ):
     """1 / |p| (BLOCK_R,), 0 for zero rows; NaN for rows with NaN or inf."""
     # The largest element decides whether squares could overflow or lose digits; without a branch, as a branch that
-    # holds a loop costs registers.
-    largest = tl.zeros((BLOCK_R,), dtype=dtype)
+    # holds a loop costs registers. Threads meet once, after each loop.
+    each = tl.zeros((BLOCK_R, BLOCK_D), dtype=dtype)
     for start in range(0, D, BLOCK_D):
         d = start + tl.arange(0, BLOCK_D)
         mask = inside[:, None] & (d < D)[None, :]
         p = tl.load(p_rows[:, None] + d.to(tl.int64)[None, :] * column_stride, mask=mask, other=0.0).to(dtype)
-        largest = tl.maximum(largest, tl.max(tl.abs(p), axis=1))
+        each = tl.maximum(each, tl.abs(p))
+    largest = tl.max(each, axis=1)
     factor = near_one_factor(largest * largest)
-    squares = tl.zeros((BLOCK_R,), dtype=dtype)
+    each = tl.zeros((BLOCK_R, BLOCK_D), dtype=dtype)
     for start in range(0, D, BLOCK_D):
         d = start + tl.arange(0, BLOCK_D)
         mask = inside[:, None] & (d < D)[None, :]
         p = tl.load(p_rows[:, None] + d.to(tl.int64)[None, :] * column_stride, mask=mask, other=0.0).to(dtype)
         p *= factor[:, None]
-        squares += tl.sum(p * p, axis=1)
-    return inverse_length(squares, factor) * factor
-
-
-@triton.jit
-def store_radial(
-    G,  # (c, D) operand dtype, out: −coef ∘ V
-    V,  # (c, D) operand dtype, in: rows as they were multiplied
-    strides,  # in elements, in: of V from row to row and from column to column, of G likewise
-    D,  # columns, in
-    rows,  # (BLOCK_R,) int64, in
-    inside,  # (BLOCK_R,) bool, in: which rows exist
-    inverse,  # (BLOCK_R,) compute dtype, in: 1 / |v|
-    along,  # (BLOCK_R,) compute dtype, in: Σ dS' · S
-    BLOCK_D: tl.constexpr,  # columns a step
-):
-    """G ← −along / |v| · v, the term of dL/dP beside dS'·X; two factors, as the type may not hold their product."""
-    for start in range(0, D, BLOCK_D):
-        d = start + tl.arange(0, BLOCK_D)
-        mask = inside[:, None] & (d < D)[None, :]
-        r, d = rows[:, None], d.to(tl.int64)[None, :]
-        v = tl.load(V + r * strides[0] + d * strides[1], mask=mask, other=0.0).to(along.dtype)
-        tl.store(G + r * strides[2] + d * strides[3], v * inverse[:, None] * -along[:, None], mask=mask)
+        each += p * p
+    return inverse_length(tl.sum(each, axis=1), factor) * factor
 
 
 @triton.jit
@@ -160,13 +140,14 @@ def subtract_radial(
     upstream = tl.full((), 1.0, dtype)
     if factor is not None:
         upstream = tl.load(factor)
-    along = tl.zeros((BLOCK_R,), dtype=dtype)
+    each = tl.zeros((BLOCK_R, BLOCK_D), dtype=dtype)
     for start in range(0, D, BLOCK_D):
         d = (start + tl.arange(0, BLOCK_D)).to(tl.int64)[None, :]
         mask = inside[:, None] & (d < D)
         g = tl.load(g_rows[:, None] + d * G_column_stride, mask=mask, other=0.0).to(dtype)
         v = tl.load(v_rows[:, None] + d * column_stride, mask=mask, other=0.0).to(dtype)
-        along += tl.sum(g * (v * to_unit[:, None]), axis=1)
+        each += g * (v * to_unit[:, None])
+    along = tl.sum(each, axis=1)
     for start in range(0, D, BLOCK_D):
         d = (start + tl.arange(0, BLOCK_D)).to(tl.int64)[None, :]
         mask = inside[:, None] & (d < D)

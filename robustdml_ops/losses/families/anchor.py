@@ -1,5 +1,6 @@
 """Losses of the Proxy-Anchor family: for each proxy two log-sum-exps over the batch."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ class AnchorFamilyLoss(ClassMatrixLoss):
 
     default_reducer = "DivisorReducer"
     parts: tuple[str, ...] = ("pos_loss", "neg_loss")
-    recorded = ("num_classes", "alpha", "margin")
+    recordable = ("num_classes", "alpha", "margin")
     shown = (*ClassMatrixLoss.shown, "alpha")
     proxies: nn.Parameter
 
@@ -62,6 +63,10 @@ class AnchorFamilyLoss(ClassMatrixLoss):
         super()._check_shapes(inputs)
         if (update := self._update()) is not None:
             update.check_ready()
+
+    def _backward_check(self) -> Callable[[Tensor], None] | None:
+        update = self._update() if self.shards.divided else None  # one process asks in the backward of its sweep
+        return None if update is None else update.check_confirm
 
     def _fused_loss(self, inputs: LossInputs) -> Tensor:
         return self._loss_of_anchors(inputs.embeddings, self._anchor_arguments(inputs))

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 
 from robustdml_ops.backends.dispatch import compute_dtype
 from robustdml_ops.engine.plan import Plan
+from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.validation import check_elements, check_finite_numbers, check_vector
 from robustdml_ops.losses.families.class_matrix import ClassMatrixLoss
 from robustdml_ops.losses.inputs import LossInputs, reduce_samples
@@ -92,12 +93,9 @@ class ClassFamilyLoss(ClassMatrixLoss):
         """The loss of a sample as a planned step with these ``margins`` has it; None where it is another."""
         return None
 
-    def _general_loss(self, inputs: LossInputs) -> Tensor:
-        loss, update = super()._general_loss(inputs), self._update()
-        if update is not None and loss.dim() == 0 and loss.requires_grad:
-            # Before the sweep of backward, which would take a loss scaler's factor for one of the gradient.
-            loss.register_hook(update.check_factor)  # type: ignore[no-untyped-call]
-        return loss
+    def _backward_check(self) -> Callable[[Tensor], None] | None:
+        update = self._update()
+        return None if update is None else partial(_check_backward, update, update.version())
 
     def _fused_loss(self, inputs: LossInputs) -> Tensor:
         losses, counts = self._sample_losses(inputs)
@@ -237,6 +235,14 @@ class CentersLoss(ClassFamilyLoss):
         if saved is not None and saved.dim() == 3 and self._class_parameter().dim() == 2:
             state_dict = {**state_dict, prefix + self.matrix_name: saved.flatten(0, 1).t()}
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def _check_backward(update: ProxyUpdate, version: int, upstream: Tensor) -> None:
+    """Raise where the sweep of backward can't take its step; it would take a loss scaler's factor for a gradient's."""
+    if upstream.dim() == 0:
+        update.check_factor(upstream)
+    update.check_version(version)
+    update.check_ready()
 
 
 def _of_tensors(loss: ClassFamilyLoss, class_margins: bool, *tensors: Any) -> Tensor:

@@ -34,8 +34,8 @@ class ContrastFamilyLoss(PairFamilyLoss):
     """Logits are cosines over a temperature; a subclass has the ``form`` of the contrast and the mean."""
 
     served_forms = ("cosine", "squared")
-    recorded: ClassVar[tuple[str, ...]] = ("temperature",)
-    shown: ClassVar[tuple[str, ...]] = recorded
+    recordable: ClassVar[tuple[str, ...]] = ("temperature",)
+    shown: ClassVar[tuple[str, ...]] = recordable
     form = "each"
 
     def __init__(self, temperature: float, **options: Unpack[LossOptions]) -> None:

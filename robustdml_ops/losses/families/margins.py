@@ -21,7 +21,7 @@ Margin = float | Tensor | nn.Module
 class MarginSoftmaxLoss(ClassFamilyLoss):
     """Cross-entropy of s·cos θ_k over the classes; a subclass moves the label's."""
 
-    recorded: ClassVar[tuple[str, ...]] = ("num_classes", "margin", "scale")
+    recordable: ClassVar[tuple[str, ...]] = ("num_classes", "margin", "scale")
     matrix_name = "W"
     columns = True
     takes_margins = True
@@ -39,7 +39,7 @@ class MarginSoftmaxLoss(ClassFamilyLoss):
         **options: Unpack[SoftmaxOptions],
     ) -> None:
         if isinstance(margin, Tensor | nn.Module):
-            self.recorded = ("num_classes", "scale")  # type: ignore[misc]  # record keepers take numbers
+            self.recordable = ("num_classes", "scale")  # type: ignore[misc]  # record keepers take numbers
         super().__init__(num_classes, embedding_size, **options)
         check_positive(scale=scale)
         if INSTALLED and not isinstance(self.distance, peer_distances.CosineSimilarity):

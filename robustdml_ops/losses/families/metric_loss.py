@@ -16,6 +16,7 @@ from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.options import REDUCTIONS, LossOptions, check_options
 from robustdml_ops.losses.peer.interface import PeerInterface, without_label
 from robustdml_ops.losses.peer.listed_pairs import check_indices
+from robustdml_ops.losses.recorded_step import RecordedStep
 
 
 class ShardableLoss(ShownSettings):
@@ -23,12 +24,54 @@ class ShardableLoss(ShownSettings):
 
     shards: OneProcess = ONE_PROCESS
     _plans: Plans | None = None
+    _changes: int = 0  # how often an attribute has been set, which a recorded step compares
 
     def __setattr__(self, name: str, value: object) -> None:
         """Forget the plans, which have the settings in them; ``training`` is part of a signature."""
-        if name != "training" and self._plans is not None:
-            self._plans.known.clear()
+        if name != "training":
+            self.__dict__["_changes"] = self._changes + 1
+            if self._plans is not None:
+                self._plans.known.clear()
         super().__setattr__(name, value)
+
+    def recorded(self, *inputs: Tensor, **named: Tensor) -> RecordedStep:
+        """Record a step as CUDA graphs; what it returns is called in place of the loss.
+
+        A replay takes the host one launch for the value and one for the gradients, where a small step takes 9 or more.
+        The graphs hold the memory of one step and a copy of its gradients.
+
+        Parameters
+        ----------
+        *inputs, **named
+            The tensors of a call of the loss, on a CUDA device: their shapes and types are those of all replays, their
+            values are arbitrary. Call under autocast, and in training mode, where later calls are.
+
+        Returns
+        -------
+        RecordedStep
+            A function of the loss's arguments. Gradients are the caller's own: ``.grad`` may be kept or added to.
+            Each backward is of the last call. Calls of other shapes, types or modes are plain steps of the loss, after
+            one warning; once a setting changes or a parameter moves, all are, and the memory of the graphs is freed.
+
+        Raises
+        ------
+        ValueError, TypeError
+            Inputs that are no tensors or on another device; no gradient is wanted.
+        RuntimeError
+            The step cannot be recorded: an optimiser steps within its sweep, negatives are drawn, classes are divided,
+            a reducer or the backend waits for the device; or ``torch.func`` or a capture is at work.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from robustdml_ops.losses import ProxyAnchorLoss
+        >>> loss = ProxyAnchorLoss(num_classes=1000, embedding_size=128)
+        >>> if torch.cuda.is_available():
+        ...     X, y = torch.randn(256, 128, device="cuda", requires_grad=True), torch.arange(256, device="cuda")
+        ...     step = loss.cuda().recorded(X, y)
+        ...     step(X, y).backward()
+        """
+        return RecordedStep(self, inputs, named)
 
     def _planned(self, tensors: Sequence[Any], settings: tuple[Any, ...]) -> Tensor | None:
         """The loss by the plan of this signature; None where it needs the general way."""
@@ -53,7 +96,7 @@ class ShardableLoss(ShownSettings):
         """``loss`` of the rows, by name, that ``check`` returns on each process."""
         rows = self.shards.agree(check, self._common_settings() if self.shards.divided else {})
         joint: dict[str, Any] = {name: self.shards.gather(values) for name, values in rows.items()}
-        return self.shards.require_same_upstream(self.shards.guard(partial(loss, **joint)))
+        return self.shards.begin_backward(self.shards.guard(partial(loss, **joint)))
 
 
 class MetricLoss(ShardableLoss, PeerInterface):
@@ -145,14 +188,15 @@ class MetricLoss(ShardableLoss, PeerInterface):
         if self.ignore_index is not None:
             inputs = without_label(inputs, self.ignore_index)
         first = self.first_steps if self.training else None
-        watched = first is not None and not first.over
-        if watched:
+        if first is not None and first.over:
+            first = None
+        if first is not None:
             first.look(self, embeddings, labels)
         if indices_tuple is None and not torch.compiler.is_compiling():
             loss = self._planned(*self._signature(inputs))
         if loss is None:
             loss = self._general_loss(inputs)
-        if watched:
+        if first is not None:
             first(self, embeddings, labels, loss)
         return loss
 
@@ -178,12 +222,17 @@ class MetricLoss(ShardableLoss, PeerInterface):
             loss = self.shards.guard(self._fused_loss, self._joint_inputs(inputs))
             if self.weighs_losses and self.reduction == "none":
                 loss = self.shards.take_own(loss)
-            return self.shards.require_same_upstream(loss)
-        if not self.is_fused():
-            return self._loss_by_reducer(inputs)
-        loss = self._fused_loss(inputs)
-        regularized = self.embedding_regularizer is not None or self.weight_regularizer is not None
-        return loss + self._regularization(embeddings) if regularized else loss
+        elif not self.is_fused():
+            loss = self._loss_by_reducer(inputs)
+        else:
+            loss = self._fused_loss(inputs)
+            regularized = self.embedding_regularizer is not None or self.weight_regularizer is not None
+            loss = loss + self._regularization(embeddings) if regularized else loss
+        return self.shards.begin_backward(loss, self._backward_check())
+
+    def _backward_check(self) -> Callable[[Tensor], None] | None:
+        """What backward asks of dL/dloss, and of a bound optimiser, before anything is sent or updated."""
+        return None
 
     def _joint_inputs(self, inputs: LossInputs) -> LossInputs:
         """Gather the samples of all processes; raises on all processes where it raises on one."""

@@ -48,7 +48,7 @@ class PeerInterface(PeerBase):
 
     served_forms: ClassVar[tuple[str, ...]] = ("cosine",)  # distances that the fused sums have
     default_form: ClassVar[str] = "cosine"
-    recorded: ClassVar[tuple[str, ...]] = ()  # settings that the peer's losses have under the same names
+    recordable: ClassVar[tuple[str, ...]] = ()  # settings that the peer's losses have under the same names
     default_reducer: ClassVar[str] = "MeanReducer"  # the peer's name of what reduction="mean" does
     dense_size: ClassVar[str] = "batch × classes"  # of the matrices that the dense code keeps
     parts: tuple[str, ...] = ("loss",)  # names of the sub-losses
@@ -72,7 +72,7 @@ class PeerInterface(PeerBase):
         if not INSTALLED and distance is None:
             distance = self.default_form
         super().__init__(distance=distance, **options)
-        self.add_to_recordable_attributes(list_of_names=self.recorded, is_stat=False)
+        self.add_to_recordable_attributes(list_of_names=self.recordable, is_stat=False)
         self._warned = False
 
     def _sub_loss_names(self) -> list[str]:

@@ -158,12 +158,12 @@ def dense_logits(loss: Any, embeddings: Tensor) -> Tensor:
 
 def _twin(loss: Any) -> Any:
     """The peer's loss of the same settings and parameters."""
-    names = (kind.__name__ for kind in type(loss).__mro__ if hasattr(kind, "recorded"))
+    names = (kind.__name__ for kind in type(loss).__mro__ if hasattr(kind, "recordable"))
     name = next((name for name in names if hasattr(peer_losses, name)), None)
     if name is None:
         raise NotImplementedError(f"{PACKAGE} has no {type(loss).__name__}")
     options: dict[str, Any] = {"distance": loss.distance}
-    settings = loss.recorded
+    settings = loss.recordable
     if loss._class_matrix() is not None:
         options |= {"num_classes": 1, "embedding_size": 1, "weight_init_func": lambda _: None}
         settings = (*settings, loss.matrix_name)

@@ -312,6 +312,9 @@ class TritonAnchor(TritonRows, AnchorBackend):
             anchor_stride, candidate_stride = values.stride()
             given |= {"beta": float(sets.beta), "threshold": float(sets.threshold), "ARE_LOGITS": sets.are_logits}
         by_anchor = anchor_stride == 1
+        V = None if chunk.scale is None else chunk.V
+        row_stride, column_stride = (0, 0) if V is None else V.stride()
+        D = 0 if V is None else V.shape[1]
         parameters = epilogue_launch(B, S.dtype, values is None, by_anchor, device.tile_of("anchor_lse", S))
         grid = device.grid_of(c, parameters["BLOCK_C"])
         # Sums over anchors cross programs. Each leaves its part and torch adds the parts, in the same order every time.
@@ -324,13 +327,18 @@ class TritonAnchor(TritonRows, AnchorBackend):
                 bias_partials=bias_partials,
                 counts=None,
                 totals=None,
+                bias=0.0,
                 c=c,
                 B=B,
                 first=chunk.first,
                 first_program=0,
                 parts=0,
                 proxies=0,
-                **device.as_they_are_arguments(None if chunk.scale is None else chunk.V, chunk.G, parameters),
+                V=V,
+                row_stride=row_stride,
+                column_stride=column_stride,
+                D=D,
+                BLOCK_D=device.block_of(max(D, 1), int(parameters["BLOCK_B"])),
                 anchor_stride=anchor_stride,
                 candidate_stride=candidate_stride,
                 **given,
@@ -350,4 +358,5 @@ def epilogue_launch(
     """Tile of the epilogue: 16 elements of S a thread; 4 in float64, 8 with confidences or unaligned rows."""
     BLOCK_B = device.block_of(B, tile["candidates"] // (4 if anchors_contiguous else 1))
     elements = tile["elements"] // (4 if compute == torch.float64 else 1 if labels and B % 16 == 0 else 2)
-    return device.launch(BLOCK_C=elements // BLOCK_B, BLOCK_B=BLOCK_B, num_warps=tile["num_warps"], num_stages=1)
+    blocks = {"BLOCK_C": elements // BLOCK_B, "BLOCK_B": BLOCK_B, "WHOLE": B % BLOCK_B == 0}
+    return device.launch(**blocks, num_warps=tile["num_warps"], num_stages=1)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import triton_device as device
-from robustdml_ops.backends.dispatch import apply_function, choose, without_autocast
+from robustdml_ops.backends.dispatch import apply_function, choose, passes_self_check, without_autocast
 from robustdml_ops.backends.triton_launch import Launch
 from robustdml_ops.engine.gpu_plan import (
     Common,
@@ -29,6 +29,8 @@ from robustdml_ops.engine.validation import is_number
 from robustdml_ops.ops.anchor.backends import AnchorOptions, TritonAnchor, epilogue_launch
 from robustdml_ops.ops.anchor.sweep import BACKENDS, AnchorSweep
 
+STEPS = dict(BACKENDS)  # of the self-check of planned steps
+
 
 @dataclass(frozen=True)
 class AnchorGpuPlan(GpuPlan):
@@ -42,7 +44,7 @@ class AnchorGpuPlan(GpuPlan):
         of = self.common
         with device.current(X), without_autocast(X.device):
             P, columns = P.detach(), X.shape[0]
-            samples, inverse_norm, bias, counts = self.prepared(X, labels, weights, biased=True)
+            samples, inverse_norm, bias, counts = self.prepared(X, labels, weights, biased=weights is not None)
             U, norm, into = self.memory(X, P)
             S = X.new_empty((of.rows, columns), dtype=of.compute)
             dS = S if of.operand == of.compute else torch.empty_like(S, dtype=of.operand)
@@ -86,14 +88,15 @@ def anchor_gpu_plan(
     common = common_of(X, P)
     if not 0 < alpha * torch.finfo(common.compute).eps <= 1:
         return None
-    if not isinstance(choose(BACKENDS, backend, X.device, common.compute), TritonAnchor):
+    chosen = choose(BACKENDS, backend, X.device, common.compute)
+    if not isinstance(chosen, TritonAnchor) or not passes_self_check(STEPS, X.device):
         return None
     finish_X, finish_P, of_chunks = finish_launches(common, X, P)
     prepare = prepare_launch(common, X, True, float(bias))
     pieces, programs = [], 0
     for first, last in chunks_of(common):
         n = last - first
-        epilogue = _epilogue(common, X, P, float(alpha), prepare.grid[0], (first, n, programs))
+        epilogue = _epilogue(common, X, P, (float(alpha), float(bias)), prepare.grid[0], (first, n, programs))
         normalize = None if common.as_they_are else normalize_launch(common, P, n)
         pieces.append(Piece(first, last, normalize, epilogue, of_chunks[n]))
         programs += epilogue.grid[0]
@@ -109,15 +112,16 @@ def anchor_gpu_plan(
     )
 
 
-def _epilogue(common: Common, X: Tensor, P: Tensor, alpha: float, parts: int, place: tuple[int, int, int]) -> Launch:
+def _epilogue(
+    common: Common, X: Tensor, P: Tensor, settings: tuple[float, float], parts: int, place: tuple[int, int, int]
+) -> Launch:
     """The epilogue of a chunk; ``place``: its first class, its classes, and the epilogues' programs before it."""
     from robustdml_ops.ops.anchor.kernels import anchor_lse as kernel
 
-    (B, C, D), (first, c, programs) = common.shape, place
+    (B, C, D), (first, c, programs), (alpha, bias) = common.shape, place, settings
     tile = epilogue_launch(B, common.compute, True, False, device.tile_of("anchor_lse", X))
     tensors = ("S", "dS", "V", "labels", "positive_bias", "counts", "totals")
     absent = [
-        "G",
         "values",
         "negative_bias",
         "anchor_bias",
@@ -130,10 +134,19 @@ def _epilogue(common: Common, X: Tensor, P: Tensor, alpha: float, parts: int, pl
     fixed = {
         **dict.fromkeys(absent),
         **{"c": c, "B": B, "first": first, "first_program": programs, "parts": parts, "proxies": C, "D": D},
-        **{"row_stride": row_stride, "column_stride": column_stride, "G_row_stride": 0, "G_column_stride": 0},
+        **{
+            "row_stride": row_stride,
+            "column_stride": column_stride,
+        },
         **{"anchor_stride": 0, "candidate_stride": 0, "labels_each": 1, "ARE_LOGITS": False},
         **{"upstream_positive_stride": 0, "upstream_negative_stride": 0},
-        **{"alpha": alpha, "beta": 0.0, "threshold": 0.0, "BLOCK_D": device.block_of(D, int(tile["BLOCK_B"]))},
+        **{
+            "alpha": alpha,
+            "beta": 0.0,
+            "threshold": 0.0,
+            "bias": bias,
+            "BLOCK_D": device.block_of(D, int(tile["BLOCK_B"])),
+        },
         **tile,
     }
     return Launch(kernel, device.grid_of(c, tile["BLOCK_C"]), tensors, fixed)

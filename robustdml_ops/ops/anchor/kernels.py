@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type, log_one_plus_sum
-from robustdml_ops.engine.rows.kernels import inverse_row_norm, store_radial
+from robustdml_ops.engine.rows.kernels import inverse_row_norm
 from robustdml_ops.engine.rows.step_kernels import sum_counts
 
 # A row's sum up to which no shift is needed: exponentials have room below the largest number, and their quotient by
@@ -16,10 +16,26 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 # Arguments of the kernel that go together:
 # ``given``: labels, label_weights, values, positive_bias, negative_bias, anchor_bias, drop_similar_negatives, B,
-# anchor_stride, candidate_stride, alpha, beta, threshold (these three in the compute type), ARE_LOGITS, labels_each, as
-# the kernel below has them;
+# anchor_stride, candidate_stride, alpha, beta, threshold, bias (these four in the compute type), ARE_LOGITS,
+# labels_each, as the kernel below has them;
 # ``anchors``: rows (BLOCK_C,) int64 of values and anchor_bias, classes (BLOCK_C,) int32, and inside (BLOCK_C,) bool:
 # which rows exist.
+
+
+@triton.jit
+def bias_of(
+    bias,  # (B,) compute dtype, in; None: number
+    number,  # compute dtype, in
+    columns,  # (BLOCK_B,) int32, in: candidates
+    exist,  # (BLOCK_B,) bool, in
+    log2e,  # compute dtype, in
+):
+    """Bias / log 2 of the candidates, (1, BLOCK_B); −∞ of those that do not exist."""
+    if bias is None:
+        found = tl.where(exist, number * log2e, float("-inf"))
+    else:
+        found = tl.load(bias + columns, mask=exist, other=float("-inf")) * log2e
+    return found[None, :]
 
 
 @triton.jit
@@ -36,7 +52,7 @@ def candidate_exponents(
     that of the label, or σ(β|c − λ|) between 1/2 and 1.
     """
     labels, label_weights, values, positive_bias, negative_bias, anchor_bias, drop_similar_negatives, B = given[:8]
-    anchor_stride, candidate_stride, alpha, beta, threshold, ARE_LOGITS, labels_each = given[8:]
+    anchor_stride, candidate_stride, alpha, beta, threshold, number, ARE_LOGITS, labels_each = given[8:]
     rows, classes, inside = anchors
     exist = columns < B
     if labels is not None:
@@ -58,7 +74,7 @@ def candidate_exponents(
         positive = confidence > threshold
         weight = tl.sigmoid(tl.abs(confidence - threshold) * beta)
     log2e = in_type(LOG2_E, s.dtype)
-    bias = tl.load(positive_bias + columns, mask=exist, other=float("-inf"))[None, :] * log2e
+    bias = bias_of(positive_bias, number, columns, exist, log2e)
     if negative_bias is not None or anchor_bias is not None:
         other_bias = bias
         if negative_bias is not None:
@@ -109,15 +125,59 @@ def over_rows(
     return tl.sum(of_positive, axis=1), tl.sum(of_negative, axis=1)
 
 
+@triton.jit
+def any_label(
+    labels,  # (B, K) int64, in
+    classes,  # (BLOCK_C,) int32, in: consecutive
+    B,  # candidates, in
+    labels_each,  # K, in
+    BLOCK_B: tl.constexpr,
+):
+    """Whether a candidate has a label among the classes of this program, int1."""
+    lowest, highest = tl.min(classes, axis=0), tl.max(classes, axis=0)
+    found = tl.zeros((BLOCK_B,), dtype=tl.int32)
+    for start in range(0, B * labels_each, BLOCK_B):
+        places = start + tl.arange(0, BLOCK_B)
+        label = tl.load(labels + places, mask=places < B * labels_each, other=-1)
+        found |= ((label >= lowest) & (label <= highest)).to(tl.int32)
+    return tl.max(found, axis=0) > 0
+
+
+@triton.jit
+def negative_exponents(
+    start,  # first candidate, in
+    S,  # (c, B) compute dtype, contiguous, in
+    inverse,  # (BLOCK_C,) compute dtype, in; None
+    given,  # in: see candidate_exponents
+    anchors,  # in: see candidate_exponents
+    B,  # candidates, in
+    WHOLE: tl.constexpr,  # whether B is a multiple of BLOCK_B
+    BLOCK_B: tl.constexpr,
+):
+    """Exponents of rows without a positive, (BLOCK_C, BLOCK_B), with the bits of candidate_exponents."""
+    negative_bias = given[3] if given[4] is None else given[4]
+    anchor_bias, alpha, number = given[5], given[10], given[13]
+    rows, _, inside = anchors
+    columns = start + tl.arange(0, BLOCK_B)
+    exist = (columns < B) | WHOLE
+    s = tl.load(S + rows[:, None] * B + columns[None, :], mask=inside[:, None] & exist[None, :], other=0.0)
+    if inverse is not None:
+        s *= inverse[:, None]
+    log2e = in_type(LOG2_E, s.dtype)
+    bias = bias_of(negative_bias, number, columns, exist, log2e)
+    if anchor_bias is not None:
+        bias = bias + tl.load(anchor_bias + rows, mask=inside, other=0.0)[:, None] * log2e
+    return s * (alpha * log2e) + bias
+
+
 @triton.jit(do_not_specialize=["c", "first", "first_program"])
 def anchor_lse(
     S,  # (c, B) compute dtype, contiguous, in: cosines, or V·x
     dS,  # (c, B) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
     V,  # (c, D) operand dtype, in: anchors as S has them, and dS is dL/d(V·x); None: S holds cosines
-    G,  # (c, D) operand dtype, out: what dL/dV has beside dS·X; None: not wanted
     labels,  # (B,) or (B, K) int64, in; None: the values tell the sets
     values,  # (c, B) compute dtype, in: confidences or their logits; None: the labels tell
-    positive_bias,  # (B,) compute dtype, in
+    positive_bias,  # (B,) compute dtype, in; None: bias
     negative_bias,  # (B,) compute dtype, in; None: the positive one
     anchor_bias,  # (c,) compute dtype, in; None: none
     drop_similar_negatives,  # (B,) compute dtype, in: negatives of a larger cosine are left out; None: none
@@ -136,9 +196,7 @@ def anchor_lse(
     proxies,  # |P|, in
     row_stride,  # of V in elements, in
     column_stride,  # of V in elements, in
-    G_row_stride,  # in elements, in
-    G_column_stride,  # in elements, in
-    D,  # columns of V and G, in
+    D,  # columns of V, in
     anchor_stride,  # of values in elements, in
     candidate_stride,  # of values in elements, in
     upstream_positive_stride,  # in elements, in; 0: one value for all anchors
@@ -147,8 +205,10 @@ def anchor_lse(
     alpha: tl.float64,  # in
     beta: tl.float64,  # in
     threshold: tl.float64,  # in
+    bias: tl.float64,  # in: of both sums, where positive_bias is None
     ARE_LOGITS: tl.constexpr,  # whether the values still have to go through the sigmoid
     labels_each: tl.constexpr,  # K
+    WHOLE: tl.constexpr,  # whether B is a multiple of BLOCK_B
     BLOCK_C: tl.constexpr,  # anchors a program
     BLOCK_B: tl.constexpr,  # candidates a step
     BLOCK_D: tl.constexpr,  # columns of V a step
@@ -160,10 +220,11 @@ def anchor_lse(
     rows = rows.to(tl.int64)
     dtype: tl.constexpr = S.dtype.element_ty
     alpha, beta, threshold = in_type(alpha, dtype), in_type(beta, dtype), in_type(threshold, dtype)
+    bias = in_type(bias, dtype)
 
     given = (
         labels, label_weights, values, positive_bias, negative_bias, anchor_bias, drop_similar_negatives, B,
-        anchor_stride, candidate_stride, alpha, beta, threshold, ARE_LOGITS, labels_each,
+        anchor_stride, candidate_stride, alpha, beta, threshold, bias, ARE_LOGITS, labels_each,
     )  # fmt: skip
     anchors = (rows, classes, inside)
     max_positive = tl.zeros((BLOCK_C,), dtype=dtype)
@@ -171,11 +232,23 @@ def anchor_lse(
     inverse = None
     if V is not None:
         inverse = inverse_row_norm(V + rows * row_stride, inside, D, column_stride, dtype, BLOCK_C, BLOCK_D)
-    sum_positive, sum_negative = over_rows(
-        S, inverse, given, anchors, max_positive, max_negative, B, False, BLOCK_C, BLOCK_B
-    )
+    # Of 10⁶ classes one program in a hundred has a positive: the others take loops that look at no label.
+    SIMPLE: tl.constexpr = labels is not None and drop_similar_negatives is None and bias_partials is None
+    mixed = tl.full((), 1, tl.int1)
+    if SIMPLE:
+        mixed = any_label(labels, classes, B, labels_each, BLOCK_B)
+    if mixed:
+        sum_positive, sum_negative = over_rows(
+            S, inverse, given, anchors, max_positive, max_negative, B, False, BLOCK_C, BLOCK_B
+        )
+    else:
+        of_negative = tl.zeros((BLOCK_C, BLOCK_B), dtype=dtype)
+        for start in range(0, B, BLOCK_B):
+            of_negative += tl.exp2(negative_exponents(start, S, inverse, given, anchors, B, WHOLE, BLOCK_B))
+        sum_positive, sum_negative = tl.zeros((BLOCK_C,), dtype=dtype), tl.sum(of_negative, axis=1)
     large_positive, large_negative = sum_positive > LARGE, sum_negative > LARGE
     if tl.max((large_positive | large_negative).to(tl.int32), axis=0) > 0:
+        mixed = tl.full((), 1, tl.int1)
         highest_positive, highest_negative = over_rows(
             S, inverse, given, anchors, max_positive, max_negative, B, True, BLOCK_C, BLOCK_B
         )
@@ -205,30 +278,32 @@ def anchor_lse(
         # dlse/dexponent = weight · e^(exponent − max) / (e^−max + Σ): the quotient is one number per anchor.
         factor_positive *= -alpha / (tl.exp2(-max_positive) + sum_positive)
         factor_negative *= alpha / (tl.exp2(-max_negative) + sum_negative)
-        along = tl.zeros((BLOCK_C, BLOCK_B), dtype=dtype)
-        for start in range(0, B, BLOCK_B):
-            columns = start + tl.arange(0, BLOCK_B)
-            mask = inside[:, None] & (columns < B)[None, :]
-            s = tl.load(S + rows[:, None] * B + columns[None, :], mask=mask, other=0.0)
-            if inverse is not None:
-                s *= inverse[:, None]
-            exponent, weight, positive = candidate_exponents(s, given, anchors, columns)
-            shift = tl.where(positive, max_positive[:, None], max_negative[:, None])
-            factor = tl.where(positive, factor_positive[:, None], factor_negative[:, None])
-            slope = weight * tl.exp2(exponent - shift) * factor
-            places = dS + rows[:, None] * B + columns[None, :]
-            if inverse is not None:
-                rounded = (slope * inverse[:, None]).to(dS.dtype.element_ty)
-                tl.store(places, rounded, mask=mask)
-                # As rounded, so that the gradient is at a right angle to the row.
-                along += rounded.to(dtype) * s
-            else:
-                tl.store(places, slope, mask=mask)
-            if bias_partials is not None:
-                # The exponents are −α·s + bias and +α·s + bias.
-                partial = bias_partials + tl.program_id(0).to(tl.int64) * 2 * B + columns
-                tl.store(partial, tl.sum(tl.where(positive, slope, 0.0), axis=0) / -alpha, mask=columns < B)
-                tl.store(partial + B, tl.sum(tl.where(positive, 0.0, slope), axis=0) / alpha, mask=columns < B)
-        if G is not None:
-            strides = (row_stride, column_stride, G_row_stride, G_column_stride)
-            store_radial(G, V, strides, D, rows, inside, inverse, tl.sum(along, axis=1), BLOCK_D)
+        # Gradients of the biases are of dL/ds itself.
+        FOLDED: tl.constexpr = inverse is not None and bias_partials is None
+        if FOLDED:
+            factor_positive *= inverse
+            factor_negative *= inverse
+        if mixed:
+            for start in range(0, B, BLOCK_B):
+                columns = start + tl.arange(0, BLOCK_B)
+                mask = inside[:, None] & (columns < B)[None, :]
+                s = tl.load(S + rows[:, None] * B + columns[None, :], mask=mask, other=0.0)
+                if inverse is not None:
+                    s *= inverse[:, None]
+                exponent, weight, positive = candidate_exponents(s, given, anchors, columns)
+                shift = tl.where(positive, max_positive[:, None], max_negative[:, None])
+                factor = tl.where(positive, factor_positive[:, None], factor_negative[:, None])
+                slope = weight * tl.exp2(exponent - shift) * factor
+                places = dS + rows[:, None] * B + columns[None, :]
+                tl.store(places, slope if inverse is None or FOLDED else slope * inverse[:, None], mask=mask)
+                if bias_partials is not None:
+                    # The exponents are −α·s + bias and +α·s + bias.
+                    partial = bias_partials + tl.program_id(0).to(tl.int64) * 2 * B + columns
+                    tl.store(partial, tl.sum(tl.where(positive, slope, 0.0), axis=0) / -alpha, mask=columns < B)
+                    tl.store(partial + B, tl.sum(tl.where(positive, 0.0, slope), axis=0) / alpha, mask=columns < B)
+        else:
+            for start in range(0, B, BLOCK_B):
+                slope = tl.exp2(negative_exponents(start, S, inverse, given, anchors, B, WHOLE, BLOCK_B))
+                columns = start + tl.arange(0, BLOCK_B)
+                mask = inside[:, None] & ((columns < B) | WHOLE)[None, :]
+                tl.store(dS + rows[:, None] * B + columns[None, :], slope * factor_negative[:, None], mask=mask)

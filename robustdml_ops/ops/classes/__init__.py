@@ -96,7 +96,8 @@ def class_lse(
         label smoothing needs it. No gradient. Not beside ``bias`` and ``drop_similar_negatives``.
     elsewhere : bool
         The proxies are a shard of the classes, maybe empty. The label of a sample whose class is in another shard is
-        ``robustdml_ops.ops.ELSEWHERE``, and its target −inf; the range of the labels is not checked.
+        ``robustdml_ops.ops.ELSEWHERE``, and its target −inf, as for any label that is no class here: the range of the
+        labels is not checked.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
     update : ProxyUpdate, optional

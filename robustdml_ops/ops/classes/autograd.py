@@ -247,7 +247,7 @@ def _logits(problem: ClassProblem, first: int, last: int, X: Tensor, P: Tensor) 
     if problem.drop_similar_negatives is not None:
         counted = torch.maximum(1 - (pooled > problem.drop_similar_negatives).to(dtype), at_label)
     counted = counted * (1 - at_label) if problem.exclude_target else counted
-    places = (index, inside.to(dtype))
+    places: tuple[Tensor, ...] = (index, inside.to(dtype))
     if problem.logit_weights is not None:
         places = (*places, problem.logit_weights[first:last, None] * (1 - at_label))
     return pooled * scale + bias + problem.target_bias * at_label, (counted, places)

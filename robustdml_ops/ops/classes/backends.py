@@ -42,7 +42,7 @@ class EagerClasses(ClassBackend):
             logits.masked_fill_(pooled > problem.drop_similar_negatives, -torch.inf)
         _set_labels(logits, index, inside, torch.full_like(own, -torch.inf))
         if chunk.dS is not None:
-            chunk.dS.copy_(logits.exp().mul_(scale))
+            chunk.dS.copy_(logits.exp().mul_(scale * sweep.TERM_UNIT))
         shift = torch.maximum(sums.shift, logits.amax(0))
         finite = shift.masked_fill(shift == -torch.inf, 0)
         total = logits.sub_(finite.to(logits.dtype)).exp_().sum(0, dtype=torch.float64)
@@ -276,13 +276,9 @@ class TritonClasses(TritonRows, ClassBackend):
 
         (first, last), B = problem.classes(chunk), chunk.S.shape[1]
         parameters = epilogue_launch(B, chunk.S.dtype, device.tile_of("class_lse", chunk.S))
-        per_part = int(parameters["BLOCK_B"]) if chunk.G is None else B
         with device.current(chunk.S):
-            kernel[-(-(last - first) // int(parameters["BLOCK_C"])), -(-B // per_part)](
+            kernel[-(-(last - first) // int(parameters["BLOCK_C"])), -(-B // int(parameters["BLOCK_B"]))](
                 dS=chunk.S if chunk.dS is None else chunk.dS,
-                per_part=per_part,
-                CENTERS=1 << (problem.centers - 1).bit_length(),
-                **device.as_they_are_arguments(None if chunk.G is None else chunk.V, chunk.G, parameters),
                 **vars(upstream),
                 **_chunk_arguments(problem, chunk),
                 **parameters,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import triton_device as device
-from robustdml_ops.backends.dispatch import choose, without_autocast
+from robustdml_ops.backends.dispatch import choose, passes_self_check, without_autocast
 from robustdml_ops.backends.triton_launch import Launch
 from robustdml_ops.engine.gpu_plan import (
     Common,
@@ -30,6 +30,8 @@ from robustdml_ops.engine.validation import is_number
 from robustdml_ops.ops.classes.backends import BACKENDS, TritonClasses, epilogue_launch, slices_of
 from robustdml_ops.ops.classes.plan import ClassFormula, margins_serve
 from robustdml_ops.ops.classes.sweep import LARGEST_LOGIT, ClassProblem, largest_sum
+
+STEPS = dict(BACKENDS)  # of the self-check of planned steps
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ def class_gpu_plan(
         or terms > bytes_to_save(X.device)
     ):
         return None
-    if not isinstance(choose(BACKENDS, backend, X.device, common.compute), TritonClasses):
+    chosen = choose(BACKENDS, backend, X.device, common.compute)
+    if not isinstance(chosen, TritonClasses) or not passes_self_check(STEPS, X.device):
         return None
     prepare = prepare_launch(common, X, False, 0.0)
     finish_X, finish_P, of_chunks = finish_launches(common, X, P)

@@ -5,8 +5,15 @@ import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type
-from robustdml_ops.engine.rows.kernels import embedding_columns, store_radial, unit_rows
-from robustdml_ops.ops.classes.sample_kernels import LOWEST, add_logits, are_labels, load_places, store_partial
+from robustdml_ops.engine.rows.kernels import embedding_columns, unit_rows
+from robustdml_ops.ops.classes.sample_kernels import (
+    LOWEST,
+    TERM_UNIT,
+    add_logits,
+    are_labels,
+    load_places,
+    store_partial,
+)
 
 
 @triton.jit
@@ -111,7 +118,7 @@ def class_lse(
     target,  # (B, K) compute dtype, out: logits of the labels, where their classes are in the chunk
     partials,  # (all parts, 2, B) compute dtype, out: sums of each part, see add_partials
     weighted,  # (all parts, B) compute dtype, out: Σ logit_weights · logit of each part, without the labels; or None
-    E,  # (c, B) operand dtype, contiguous, out: exp(logit) · scale / |v|, 0 at labels; None: logits have no known bound
+    E,  # (c, B) operand dtype, contiguous, out: terms, see sweep.class_lse, 0 at labels; None: no bound is known
     c,  # classes of the chunk, in
     H,  # centres of a class, in
     B,  # samples, in
@@ -175,20 +182,18 @@ def class_lse(
             total += e
             if inverse_norm is not None:
                 slope *= tl.load(inverse_norm + rows, mask=classes < end, other=0.0)
-            tl.store(E + rows[:, None] * B + columns[None, :], e * slope[:, None], mask=mask)
+            tl.store(E + rows[:, None] * B + columns[None, :], e * (slope * TERM_UNIT)[:, None], mask=mask)
     place = first_part + part.to(tl.int64)
     store_partial(partials, place, columns, B, shift, total)
     if logit_weights is not None:
         tl.store(weighted + place * B + columns, tl.sum(logits, axis=0), mask=exist)
 
 
-@triton.jit(do_not_specialize=["c", "first", "per_part"])
+@triton.jit(do_not_specialize=["c", "first"])
 def class_lse_backward(
     S,  # (c, H, B) compute dtype, contiguous, in: similarities, or V·x
     dS,  # (c, H, B) compute or operand dtype, contiguous, out: dL/dS; may be S
     inverse_norm,  # (c, H) compute dtype, in: 1 / |v|, and dS is dL/d(V·x); None: S holds similarities
-    V,  # (c·H, D) operand dtype, in: proxies as S has them; None: not wanted, as G
-    G,  # (c·H, D) operand dtype, out: what dL/dV has beside dS·X
     labels,  # (B, K) int64, in
     scale,  # (c,) or () compute dtype, in
     bias,  # (c,) compute dtype, in; None: none
@@ -203,19 +208,11 @@ def class_lse_backward(
     B,  # samples, in
     K,  # labels of a sample, in
     first,  # class of the first row, in
-    per_part,  # samples a program, in: all, where G is wanted
-    row_stride,  # of V in elements, in
-    column_stride,  # of V in elements, in
-    G_row_stride,  # in elements, in
-    G_column_stride,  # in elements, in
-    D,  # columns of V and G, in
     scale_stride,  # in elements, in; 0: one value for all classes
     gamma: tl.float64,  # in
     POOLING: tl.constexpr,  # "none", "max" or "softmax"
-    CENTERS: tl.constexpr,  # the power of two that holds H
     BLOCK_C: tl.constexpr,  # classes a program
-    BLOCK_B: tl.constexpr,  # samples a step
-    BLOCK_D: tl.constexpr,  # columns of V a step
+    BLOCK_B: tl.constexpr,  # samples a program
 ):
     """dL/dS."""
     classes = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -227,52 +224,35 @@ def class_lse_backward(
     if dweighted is not None:
         logit_weight = tl.load(logit_weights + rows, mask=inside, other=0.0)
     norms = (inverse_norm, (rows * H)[:, None], inside[:, None])
-    centers = tl.arange(0, CENTERS)
-    along = tl.zeros((BLOCK_C, CENTERS), dtype)
-    begin = tl.program_id(1) * per_part
-    for start in range(begin, tl.minimum(begin + per_part, B), BLOCK_B):
-        columns = start + tl.arange(0, BLOCK_B)
-        exist = columns < B
-        mask = inside[:, None] & exist[None, :]
-        places = rows[:, None] * H * B + columns[None, :]
-        similarity, choice, total = load_pooled(S + places, mask, norms, B, H, gamma, POOLING)
-        whole = tl.load(lse + columns, mask=exist, other=0.0)
-        softmax = tl.exp(slope[:, None] * similarity + offset[:, None] - whole[None, :])
-        gradient = tl.load(dlse + columns, mask=exist, other=0.0)[None, :] * softmax
-        if drop_similar_negatives is not None:
-            limits = tl.load(drop_similar_negatives + columns, mask=exist, other=0.0)
-            gradient = tl.where(similarity > limits[None, :], 0.0, gradient)
-        if dweighted is not None:
-            gradient += logit_weight[:, None] * tl.load(dweighted + columns, mask=exist, other=0.0)[None, :]
-        for j in range(0, K):
-            label = load_places(labels + columns * K + j, exist, first)
-            of_label = tl.load(dlogit + columns * K + j, mask=exist, other=0.0)
-            gradient = tl.where(classes[:, None] == label[None, :], of_label[None, :], gradient)
-        gradient *= slope[:, None]
-        for h in range(0, H):
-            value = gradient
-            s = similarity
-            if POOLING == "max":
-                value = tl.where(choice == h, gradient, 0.0)
-                s = tl.where(choice == h, similarity, 0.0)
-            elif POOLING == "softmax":
-                s = load_similarity(S + places + h * B, mask, norms, h)
-                weight = tl.exp((s - choice) / gamma) / total
-                value = gradient * weight * (1.0 + (s - similarity) / gamma)
-            if inverse_norm is not None:
-                value *= tl.load(inverse_norm + (rows * H + h)[:, None], mask=inside[:, None], other=0.0)
-            rounded = value.to(dS.dtype.element_ty)
-            tl.store(dS + places + h * B, rounded, mask=mask)
-            if G is not None:
-                # As rounded, so that the gradient is at a right angle to the row.
-                product = tl.sum(tl.where(mask, rounded.to(dtype) * s, 0.0), axis=1)
-                along += tl.where(centers[None, :] == h, product[:, None], 0.0)
-    if G is not None:
-        strides = (row_stride, column_stride, G_row_stride, G_column_stride)
-        for h in range(0, H):
-            one = tl.sum(tl.where(centers[None, :] == h, along, 0.0), axis=1)
-            inverse = tl.load(inverse_norm + rows * H + h, mask=inside, other=0.0)
-            store_radial(G, V, strides, D, rows * H + h, inside, inverse, one, BLOCK_D)
+    columns = tl.program_id(1) * BLOCK_B + tl.arange(0, BLOCK_B)
+    exist = columns < B
+    mask = inside[:, None] & exist[None, :]
+    places = rows[:, None] * H * B + columns[None, :]
+    similarity, choice, total = load_pooled(S + places, mask, norms, B, H, gamma, POOLING)
+    whole = tl.load(lse + columns, mask=exist, other=0.0)
+    softmax = tl.exp(slope[:, None] * similarity + offset[:, None] - whole[None, :])
+    gradient = tl.load(dlse + columns, mask=exist, other=0.0)[None, :] * softmax
+    if drop_similar_negatives is not None:
+        limits = tl.load(drop_similar_negatives + columns, mask=exist, other=0.0)
+        gradient = tl.where(similarity > limits[None, :], 0.0, gradient)
+    if dweighted is not None:
+        gradient += logit_weight[:, None] * tl.load(dweighted + columns, mask=exist, other=0.0)[None, :]
+    for j in range(0, K):
+        label = load_places(labels + columns * K + j, exist, first)
+        of_label = tl.load(dlogit + columns * K + j, mask=exist, other=0.0)
+        gradient = tl.where(classes[:, None] == label[None, :], of_label[None, :], gradient)
+    gradient *= slope[:, None]
+    for h in range(0, H):
+        value = gradient
+        if POOLING == "max":
+            value = tl.where(choice == h, gradient, 0.0)
+        elif POOLING == "softmax":
+            s = load_similarity(S + places + h * B, mask, norms, h)
+            weight = tl.exp((s - choice) / gamma) / total
+            value = gradient * weight * (1.0 + (s - similarity) / gamma)
+        if inverse_norm is not None:
+            value *= tl.load(inverse_norm + (rows * H + h)[:, None], mask=inside[:, None], other=0.0)
+        tl.store(dS + places + h * B, value, mask=mask)
 
 
 # ``operands`` of similarity_tile: X, x (BLOCK_D, BLOCK_B), whole columns of Xᵀ where D ≤ BLOCK_D, P, inverse_norm,

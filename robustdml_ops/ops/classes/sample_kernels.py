@@ -11,6 +11,9 @@ import triton.language as tl
 from robustdml_ops.backends.triton_math import in_type, log_one_plus
 from robustdml_ops.engine.rows.kernels import inverse_row_norm
 from robustdml_ops.engine.rows.step_kernels import sum_counts
+from robustdml_ops.ops.classes.sweep import TERM_UNIT as _TERM_UNIT
+
+TERM_UNIT = tl.constexpr(_TERM_UNIT)
 
 # Where a shift starts: finite, so that the logit −∞ of a masked class never meets a shift of −∞.
 LOWEST = tl.constexpr(-3.4028234663852886e38)
@@ -122,8 +125,8 @@ def write_terms(
     row_stride, column_stride, X_row_stride, X_column_stride = strides
     dtype: tl.constexpr = factor.dtype.element_ty
     inverse = tl.load(inverse_norm + r, mask=inside, other=0.0)
-    f = dlse * tl.exp(-whole)
-    least = tl.abs(of_label) * tl.exp(-tl.minimum(whole, in_type(most, dtype))) * 2.0**-24
+    f = dlse * (1 / TERM_UNIT) * tl.exp(-whole)
+    least = tl.abs(of_label) * (1 / TERM_UNIT) * tl.exp(-tl.minimum(whole, in_type(most, dtype))) * 2.0**-24
     f = tl.where(tl.abs(f) < least, least, f)
     tl.store(factor + r, f * inverse, mask=inside)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends.dispatch import without_autocast
-from robustdml_ops.engine.labels import ELSEWHERE, LabelSets
+from robustdml_ops.engine.labels import LabelSets
 from robustdml_ops.engine.op_arguments import op_options
 from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.rows.backends import RowsBackend, reused_matrix, rows_at
@@ -33,6 +33,9 @@ from robustdml_ops.engine.similarity_chunks import (
 )
 
 LARGEST_LOGIT = 64.0
+# Terms are smaller by this power of two, and the factors of the samples larger: of 10⁶ equal logits of 64 a factor is
+# next to the smallest number, while the smallest term is far from it.
+TERM_UNIT = 2.0**-24
 # What a sweep leaves for backward: E, or by lanes those of LaneTerms, and the log-sum-exps in float64; or nothing.
 Saved = tuple[Tensor, ...]
 
@@ -140,7 +143,10 @@ class ClassBackend(RowsBackend):
     saves_terms = True  # whether class_lse() writes chunk.dS
 
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
-        """Add the classes of ``chunk`` to ``sums``; exp(logit) · scale · chunk.scale in ``chunk.dS``, if it has one."""
+        """Add the classes of ``chunk`` to ``sums``; their terms in ``chunk.dS``, if it has one.
+
+        A term is exp(logit) · scale · chunk.scale · TERM_UNIT.
+        """
         raise NotImplementedError
 
     def complete_terms(
@@ -233,10 +239,14 @@ def terms_buffer(similarities: Similarities) -> Tensor | None:
 def complete(
     similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
 ) -> tuple[Tensor, Tensor]:
-    """Write the labels' elements of E; returns f / |x| (B,), and f ∘ X (B, D), operand type, for X of length 1."""
+    """Write the labels' elements of E; returns f / |x| (B,), and f ∘ X (B, D), operand type, for X of length 1.
+
+    f = dL/dlse · exp(−lse) / TERM_UNIT.
+    """
     # Where dlse is nearly 0 beside dlogit, f is as large as the label's quotient needs: others get at most 2⁻²⁴ of it.
-    least = 2.0**-24 * upstream.dlogit.abs() * upstream.lse.clamp(max=largest_sum(len(E))).neg().exp()
-    f = upstream.dlse * upstream.lse.neg().exp()
+    larger = 1 / TERM_UNIT
+    least = 2.0**-24 * larger * upstream.dlogit.abs() * upstream.lse.clamp(max=largest_sum(len(E))).neg().exp()
+    f = upstream.dlse * larger * upstream.lse.neg().exp()
     f = torch.where(f.abs() < least, least, f)
     labels = problem.labels.labels
     here, place = (labels >= 0) & (labels < len(E)), labels.clamp(0, len(E) - 1)
@@ -272,7 +282,8 @@ def class_sweep(
             saved = backend.sweep(similarities, problem, sums, request)
     target = sums.target + problem.target_bias
     if problem.labels.elsewhere:
-        target = target.masked_fill(labels == ELSEWHERE, -torch.inf)
+        here = count_selected(proxies, selected) // problem.centers
+        target = target.masked_fill((labels < 0) | (labels >= here), -torch.inf)
     lse = with_labels(sums, target, problem)
     if weighted is not None:
         target = torch.cat([target.view(B, problem.labels.labels_each), weighted.to(compute)[:, None]], 1)

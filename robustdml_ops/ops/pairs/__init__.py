@@ -18,7 +18,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends.dispatch import in_eager_mode
 from robustdml_ops.engine.labels import check_labels
 from robustdml_ops.engine.validation import (
     check_choice,
@@ -26,12 +25,17 @@ from robustdml_ops.engine.validation import (
     check_matrix,
     check_same_device,
     check_steepness,
-    check_tensor,
     check_vector,
-    largest_weight,
 )
-from robustdml_ops.ops.pairs.autograd import pair_dtype, pair_sums
-from robustdml_ops.ops.pairs.backends import ContrastOptions, HingeOptions, LSEOptions, PairProblem, PairSets
+from robustdml_ops.ops.pairs.autograd import check_scales, check_weights, pair_dtype, pair_sums
+from robustdml_ops.ops.pairs.backends import (
+    ContrastOptions,
+    HingeOptions,
+    LSEOptions,
+    PairOptions,
+    PairProblem,
+    PairSets,
+)
 
 
 class PairLSE(NamedTuple):
@@ -108,9 +112,8 @@ def pair_lse(
     >>> pair_lse(X, y, alpha=1.0, beta=1.0, base=0.0)  # log(1 + 1), log(1 + 1), 0; log(1 + 1), log(1 + e), log(2 + e)
     PairLSE(positive=tensor([0.6931, 0.6931, 0.0000]), negative=tensor([0.6931, 1.3133, 1.5514]))
     """
-    sets = _check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
     options = lse_options(pair_dtype(embeddings, candidates), alpha, beta, base, epsilon)
-    problem = PairProblem(options, sets, _check_constants(embeddings, candidates, sets, candidate_weights))
+    problem = _problem(options, embeddings, labels, candidates, candidate_labels, anchors_first, candidate_weights)
     _, positive, negative, _ = pair_sums(embeddings, candidates, problem, backend)
     return PairLSE(positive, negative)
 
@@ -154,10 +157,9 @@ def pair_lse_sum(
     >>> pair_lse_sum(X, y, None, None, half, half, alpha=1.0, beta=1.0, base=0.0)  # 2 · ½ log(1 + 1)
     tensor(0.6931)
     """
-    sets = _check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
     options = lse_options(pair_dtype(embeddings, candidates), alpha, beta, base, epsilon)
-    problem = PairProblem(options, sets, _check_constants(embeddings, candidates, sets, candidate_weights))
-    scales = _check_scales(embeddings, candidates, positive_scale, negative_scale)
+    problem = _problem(options, embeddings, labels, candidates, candidate_labels, anchors_first, candidate_weights)
+    scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
     return pair_sums(embeddings, candidates, problem, backend, scales)[0]
 
 
@@ -231,9 +233,9 @@ def pair_hinge(
     >>> pair_hinge(X, y, positive_margin=0.9, negative_margin=0.7).negative
     tensor([0.0000, 0.1000, 0.1000])
     """
-    sets = _check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
     numbers = (positive_margin, negative_margin, positive_offset, negative_offset)
-    problem = PairProblem(hinge_options(*numbers, distance), sets)
+    options = hinge_options(*numbers, distance)
+    problem = _problem(options, embeddings, labels, candidates, candidate_labels, anchors_first)
     _, positive, negative, counts = pair_sums(embeddings, candidates, problem, backend)
     return PairHinge(positive, negative, counts[0], counts[1])
 
@@ -280,10 +282,10 @@ def pair_hinge_sum(
     >>> pair_hinge_sum(X, y, None, None, one, one, positive_margin=1.0, negative_margin=0.5)
     tensor(0.2000)
     """
-    sets = _check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
     numbers = (positive_margin, negative_margin, positive_offset, negative_offset)
-    problem = PairProblem(hinge_options(*numbers, distance, average), sets)
-    scales = _check_scales(embeddings, candidates, positive_scale, negative_scale)
+    options = hinge_options(*numbers, distance, average)
+    problem = _problem(options, embeddings, labels, candidates, candidate_labels, anchors_first)
+    scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
     return pair_sums(embeddings, candidates, problem, backend, scales)[0]
 
 
@@ -328,9 +330,9 @@ def pair_contrast(
 
     With constant scales, () or (n,): Σ_a scale_a · loss_a with all gradients, in one sweep of 6·n·m·D flops.
     """
-    sets = _check_pairs(embeddings, labels, candidates, candidate_labels, anchors_first)
-    problem = PairProblem(ContrastOptions(form), sets, coefficients=coefficients)
-    scales = None if scale is None else _check_scales(embeddings, candidates, scale, scale.new_zeros(()))
+    options = ContrastOptions(form)
+    problem = _problem(options, embeddings, labels, candidates, candidate_labels, anchors_first, None, coefficients)
+    scales = None if scale is None else check_scales(embeddings, candidates, scale, scale.new_zeros(()))
     return PairContrast(*pair_sums(embeddings, candidates, problem, backend, scales))
 
 
@@ -343,78 +345,41 @@ def coefficients_of(
     return torch.stack([one.to(embeddings.device, dtype) for one in both])
 
 
-def _check_pairs(
+def _problem(
+    options: PairOptions,
     embeddings: Tensor,
     labels: Tensor,
     candidates: Tensor | None,
     candidate_labels: Tensor | None,
-    anchors_first: bool = False,
-) -> PairSets:
-    """The sets of checked arguments; values are checked in the sweep."""
+    anchors_first: bool,
+    weights: Tensor | None = None,
+    coefficients: Tensor | None = None,
+) -> PairProblem:
+    """The problem of checked arguments; values of the matrices are checked in the sweep."""
     check_matrix("embeddings", embeddings)
     # Asked before labels of another type or device become new tensors.
-    same = candidate_labels is labels
-    labels = check_labels(labels, embeddings)
+    same = candidates is None or candidate_labels is labels
+    labels, n = check_labels(labels, embeddings), len(embeddings)
     if candidates is None:
         if candidate_labels is not None:
             raise ValueError("candidate_labels without candidates: give both, or neither, for the batch itself")
         if anchors_first:
             raise ValueError("anchors_first without candidates, which are the anchors then: leave it out")
-        return PairSets.of(labels, None)
-    check_matrix("candidates", candidates, columns=embeddings.shape[1])
-    check_same_device(embeddings=embeddings, candidates=candidates)
-    candidate_labels = check_labels(candidate_labels, candidates, "candidate_labels", "candidates")
-    if anchors_first and len(candidates) < len(embeddings):
-        raise ValueError(
-            f"anchors_first says that the first candidates are the {len(embeddings)} anchors, and there are "
-            f"{len(candidates)} candidates"
-        )
-    return PairSets.of(labels, None if same else candidate_labels, anchors_first)
-
-
-def _check_scales(
-    embeddings: Tensor, candidates: Tensor | None, positive_scale: Tensor, negative_scale: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The scales of a weighted sum in the compute type, each () or (n,)."""
-    for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale)):
-        check_tensor(name, scale)
-        if scale.shape not in ((), (len(embeddings),)):
-            raise ValueError(f"{name} must have shape () or ({len(embeddings)},), got {tuple(scale.shape)}")
-        if scale.is_complex():
-            raise ValueError(f"{name} must be real numbers, got {scale.dtype}: pass {name}.real")
-        if scale.requires_grad:
-            raise ValueError(f"{name} is a constant of this op: pass {name}.detach()")
-    check_same_device(embeddings=embeddings, positive_scale=positive_scale, negative_scale=negative_scale)
-    dtype = pair_dtype(embeddings, candidates)
-    scales = positive_scale.to(dtype), negative_scale.to(dtype)
-    _check_weights(positive_scale=scales[0], negative_scale=scales[1])
-    return scales
-
-
-def _check_weights(**weights: Tensor) -> None:
-    """No weight that is NaN or makes sums of pairs overflow; on the CPU, as other values, and in eager mode."""
-    for name, values in weights.items():
-        if values.device.type != "cpu" or not in_eager_mode(values):
-            return
-        largest = largest_weight(values.dtype)
-        bounds = (values, values) if values.dim() == 0 else values.aminmax() if len(values) else ()
-        if not all(-largest <= float(bound) <= largest for bound in bounds):
-            fits = values.abs() <= largest
+    else:
+        check_matrix("candidates", candidates, columns=embeddings.shape[1])
+        check_same_device(embeddings=embeddings, candidates=candidates)
+        candidate_labels = check_labels(candidate_labels, candidates, "candidate_labels", "candidates")
+        if anchors_first and len(candidates) < n:
             raise ValueError(
-                f"{name} must be finite and at most {largest:.2g} in {values.dtype}, got {values[~fits][:3].tolist()}"
+                f"anchors_first says that the first candidates are the {n} anchors, and there are "
+                f"{len(candidates)} candidates"
             )
-
-
-def _check_constants(
-    embeddings: Tensor, candidates: Tensor | None, sets: PairSets, weights: Tensor | None
-) -> Tensor | None:
-    """Weights of the candidates in the compute type."""
-    if weights is None:
-        return None
-    check_vector("candidate_weights", weights, len(sets.candidate_labels))
-    check_same_device(embeddings=embeddings, candidate_weights=weights)
-    if weights.requires_grad:
-        raise ValueError("candidate_weights are constants of this op: pass candidate_weights.detach()")
-    weights = weights.to(pair_dtype(embeddings, candidates)).contiguous()
-    _check_weights(candidate_weights=weights)
-    return weights
+    sets = PairSets.of(labels, None if same else candidate_labels, anchors_first)
+    if weights is not None:
+        check_vector("candidate_weights", weights, len(sets.candidate_labels))
+        check_same_device(embeddings=embeddings, candidate_weights=weights)
+        if weights.requires_grad:
+            raise ValueError("candidate_weights are constants of this op: pass candidate_weights.detach()")
+        weights = weights.to(pair_dtype(embeddings, candidates)).contiguous()
+        check_weights(candidate_weights=weights)
+    return PairProblem(options, sets, weights, coefficients)

@@ -25,7 +25,13 @@ from robustdml_ops.engine.rows.backends import scale_gradients
 from robustdml_ops.engine.rows.lengths import unit_rows_twice
 from robustdml_ops.engine.second_derivatives import Derivative, Results, second_derivatives
 from robustdml_ops.engine.similarity_chunks import cache_rows
-from robustdml_ops.engine.validation import check_finite_candidates, check_finite_embeddings
+from robustdml_ops.engine.validation import (
+    check_finite_candidates,
+    check_finite_embeddings,
+    check_same_device,
+    check_tensor,
+    largest_weight,
+)
 from robustdml_ops.ops.pairs.backends import (
     Arithmetic,
     ContrastOptions,
@@ -234,6 +240,39 @@ def _(embeddings: Tensor, candidates: Tensor | None, upstream_positive: Tensor |
         new(candidates.shape if want[1] and candidates is not None else 0),
         new(2 if coefficients is not None and any(want) else 0),
     )
+
+
+def check_scales(
+    embeddings: Tensor, candidates: Tensor | None, positive_scale: Tensor, negative_scale: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The scales of a weighted sum in the compute type, each () or (n,)."""
+    for name, scale in (("positive_scale", positive_scale), ("negative_scale", negative_scale)):
+        check_tensor(name, scale)
+        if scale.shape not in ((), (len(embeddings),)):
+            raise ValueError(f"{name} must have shape () or ({len(embeddings)},), got {tuple(scale.shape)}")
+        if scale.is_complex():
+            raise ValueError(f"{name} must be real numbers, got {scale.dtype}: pass {name}.real")
+        if scale.requires_grad:
+            raise ValueError(f"{name} is a constant of this op: pass {name}.detach()")
+    check_same_device(embeddings=embeddings, positive_scale=positive_scale, negative_scale=negative_scale)
+    dtype = pair_dtype(embeddings, candidates)
+    scales = positive_scale.to(dtype), negative_scale.to(dtype)
+    check_weights(positive_scale=scales[0], negative_scale=scales[1])
+    return scales
+
+
+def check_weights(**weights: Tensor) -> None:
+    """No weight that is NaN or makes sums of pairs overflow; on the CPU, as other values, and in eager mode."""
+    for name, values in weights.items():
+        if values.device.type != "cpu" or not in_eager_mode(values):
+            return
+        largest = largest_weight(values.dtype)
+        bounds = (values, values) if values.dim() == 0 else values.aminmax() if len(values) else ()
+        if not all(-largest <= float(bound) <= largest for bound in bounds):
+            fits = values.abs() <= largest
+            raise ValueError(
+                f"{name} must be finite and at most {largest:.2g} in {values.dtype}, got {values[~fits][:3].tolist()}"
+            )
 
 
 def pair_sums(

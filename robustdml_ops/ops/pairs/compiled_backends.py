@@ -169,17 +169,17 @@ class TritonPairs(TritonRows, PairBackend):
         strides = upstream["upstream_positive_stride"], upstream["upstream_negative_stride"]
         place = ChunkPlace(chunk.first, c, n, m, V.shape[1])
         launches, parts = pair_launches(problem.options, place, S, V, sets.itself, strides)
-        dS, sides, results = S if chunk.dS is None else chunk.dS, (sums.positive, sums.negative), ()
+        sides: Any = (sums.positive, sums.negative)
+        dS = S if chunk.dS is None else chunk.dS
         common = S, dS, sets.labels, sets.candidate_labels, upstream["upstream_positive"], upstream["upstream_negative"]
-        own: tuple[Any, ...]
+        own: Any
         if kind == "pair_lse":
             own = problem.candidate_weights, *sides, None if parts == 1 else new((8, parts, c))
         elif kind == "pair_hinge":
             assert sums.counts is not None
-            results = (
-                (*sides, sums.counts) if parts == 1 else (*new((2, parts, n)), sums.counts.new_empty((2, parts, n)))
-            )
-            own = *results[:2], *results[2], *(sums.rows or (S, S))  # S in place of rows that are not read
+            sides = (*sides, *sums.counts)
+            of_parts = sides if parts == 1 else [total.new_empty((parts, n)) for total in sides]
+            own = *of_parts, *(sums.rows or (S, S))  # S in place of rows that are not read
         else:
             d = (None, None) if sums.dcoefficients is None else sums.dcoefficients
             own = problem.coefficients, problem.column_lse, problem.column_upstream, *sides, *d, None, None
@@ -189,8 +189,8 @@ class TritonPairs(TritonRows, PairBackend):
                 kernel[grid](**tensors, **fixed)
         if kind == "pair_hinge" and parts > 1:
             here = slice(chunk.first, chunk.last)
-            for of_parts, total in zip((*results[:2], *results[2]), (*sides, *sums.counts), strict=True):
-                torch.sum(of_parts[:, here], 0, out=total[here])
+            for of_part, total in zip(own, sides, strict=False):
+                torch.sum(of_part[:, here], 0, out=total[here])
 
     def keeps_cosines(self, S: Tensor, problem: PairProblem) -> bool:
         return not problem.options.euclidean

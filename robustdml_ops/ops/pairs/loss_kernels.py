@@ -116,6 +116,7 @@ def pair_hinge(
             square = 2.0 - 2.0 * s
             distance = tl.sqrt(tl.where(square < 0.0, 0.0, square))
             close = (positive | negative) & (distance < near)
+            # Over the whole tile, so threads meet here: each has read its s before any writes to S.
             number = tl.sum(close.to(tl.int32))
             if number > 0:
                 # By way of S: a tile of float64 sums would halve what a processor runs.

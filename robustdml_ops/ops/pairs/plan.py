@@ -142,9 +142,8 @@ def _are_read(*tensors: Any) -> bool:
     others = X if candidates is None else candidates
     if others.dim() != 2 or others.shape[1] != X.shape[1] or not X.numel() or not others.numel():
         return False
-    if X.dtype not in (torch.float32, torch.float64):
-        return False
-    if any(tensor is not None and tensor.dtype != X.dtype for tensor in (candidates, scale, bias)):
+    types = {tensor.dtype for tensor in (X, candidates, scale, bias) if tensor is not None}
+    if types not in ({torch.float32}, {torch.float64}):
         return False
     for one, rows in ((labels, X), (candidate_labels, others)):
         if one is not None and (one.dtype != torch.int64 or one.shape != rows.shape[:1]):
@@ -264,13 +263,13 @@ class PairGpuPlan(Plan):
         kept = kept and not self.formula.options.euclidean
         dU, dV = gradients or (None, None)
         for first, last, launches in self.chunks:
-            whole, count = last - first == n, last - first
-            rows, s, d = (U, S, dS) if whole else (U[first:last], S[:count], dS[:count])
+            count = last - first
+            rows, s, d = (U, S, dS) if count == n else (U[first:last], S[:count], dS[:count])
             if not kept:
                 product(rows, transposed, s)
             for launch in launches:
                 launch(*values)
-            if U is V and whole and dU is not None:
+            if U is V and count == n and dU is not None:
                 multiply_both_sides(d, U, dU)
                 continue
             dcandidates = dU if U is V else dV
@@ -315,8 +314,7 @@ def pair_gpu_plan(
     operand = product_dtype(operand_dtype(compute, *both, autocast=True), compute, X.device)
     whole = way_of(X, candidates, Arithmetic(BACKENDS["triton"], compute, operand), options) == "batch"
     rows = n if whole else min(n, chunk_rows(n, m + 2 * D, X.device))
-    both_sides = options == ContrastOptions("both")
-    if both_sides and rows < n:
+    if (both_sides := options == ContrastOptions("both")) and rows < n:
         return None
     types, names = (X.new_empty(0, dtype=compute), X.new_empty(0, dtype=operand)), COMMON + OWN[options.kind]
     chunks, parts, divided = [], 1, None
@@ -373,11 +371,11 @@ def _finish_launch(N: str, n: int, parts: int) -> Launch:
     """The last launch, over ``parts`` of the sums of n anchors."""
     from robustdml_ops.ops.pairs.kernels import finish_pairs as kernel
 
-    names = ("positive", "negative", "positive_counts", "negative_counts", "positives", "has_negatives", "scales")
-    names += ("dcoefficients", "coefficients", "loss", "divisor", "dlogit_scale", "dlogit_bias")
+    read = ("positive", "negative", "positive_counts", "negative_counts", "positives", "has_negatives", "scales")
+    more = ("dcoefficients", "coefficients", "loss", "divisor", "dlogit_scale", "dlogit_bias")
     tile = device.launch(BLOCK=device.block_of(n, 1024), num_warps=4, num_stages=1)
     over = N if N in ("terms", "above", "pairs") else "nothing"
-    return Launch(kernel, (1,), names, {"n": n, "parts": parts, "OVER": over, **tile})
+    return Launch(kernel, (1,), read + more, {"n": n, "parts": parts, "OVER": over, **tile})
 
 
 def _are_launched(formula: PairFormula, itself: bool, *tensors: Any) -> bool:

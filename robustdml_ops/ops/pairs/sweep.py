@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,7 +84,7 @@ def pair_sweep(
         anchors, others = rows
         candidates = None if candidates is None else others
     way = way_of(anchors, candidates, arithmetic, problem.options)
-    options = problem.options
+    options: Any = problem.options
     if options.average and way != "batch":
         plain = replace(problem, options=replace(options, average=False))
         return _averaged(partial(pair_sweep, anchors, candidates, plain, arithmetic=arithmetic), upstream, want)
@@ -212,7 +213,7 @@ def both_ways(
     lse, target = sweep_values(candidates[:n], anchors, back, settings)
     column_lse = factor.new_full((m,), torch.inf)
     column_lse[:n] = lse.masked_fill(absent, torch.inf)
-    columns = {"column_lse": column_lse, "column_upstream": of_candidates}
+    columns: dict[str, Any] = {"column_lse": column_lse, "column_upstream": of_candidates}
     # dL/dz of row i, with shares p = e^(z − lse):  positive: w (p_row + p_column − 2),  others: w (p_row + p_column).
     # The upstream gradients (2w, −w) of loss = lse − z and lse give w p_row − 2w; the columns add w p_column.
     result = pair_sweep(anchors, candidates, replace(plain, **columns), (2 * factor, -factor), *more)
