@@ -36,7 +36,7 @@ def audited(tmp_path_factory):
 
     def features(samples, *_):
         colours = np.asarray(samples.inputs, dtype=np.float32).mean((2, 3)) - 90
-        return colours, colours
+        return colours, colours, None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(audit, "_features", features)
