@@ -156,8 +156,8 @@ def no_backbone(monkeypatch):
     """Pixels are the features: a backbone takes a minute."""
 
     def pixels(samples, *_):
-        rows = np.float32(samples.inputs[:]).reshape(len(samples.inputs), -1)
-        return rows, rows, None
+        features = np.float32(samples.inputs[:]).reshape(len(samples.inputs), -1)
+        return features, features, None
 
     monkeypatch.setattr(audit, "_features", pixels)
 
