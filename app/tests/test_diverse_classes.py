@@ -6,7 +6,7 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from app.tests.test_auditor import corrupt, made_up
-from robustdml.audit import LabelAuditor, rounds
+from robustdml.audit import LabelAuditor
 from robustdml.audit.auditor import NO_CLASS
 from robustdml.audit.classes import doubt_classes
 from robustdml.audit.experts import FOLDS, Experts
@@ -66,26 +66,6 @@ def test_copies_under_two_labels_are_one_group_and_not_both_right(learnt):
     group, verdict = auditor.duplicate_groups_, auditor.verdicts_
     assert (group[copied] == group[120:]).all() and (group[copied] >= 0).all()
     assert not ((verdict[copied] == "right") & (verdict[120:] == "right")).any()
-
-
-def test_rounds_end_where_the_given_labels_become_less_likely(monkeypatch):
-    """Less likely than before anything was believed: what is said is that of the rounds before."""
-    X, truth = diverse(23)
-    labels = torch.from_numpy(corrupt(truth, 0.2)[0])
-    real, calls = rounds.explanations, []
-
-    def falling(experts):
-        evidence, explained, weights = real(experts)
-        calls.append(experts)
-        drop = 10.0 if len([one for one in calls if one is experts]) == 3 else 0.0
-        return evidence, [one._replace(likelihood=one.likelihood - drop) for one in explained], weights
-
-    monkeypatch.setattr(rounds, "explanations", falling)
-    stopped = rounds.judge(X, labels, 40)
-    assert len(calls) == 2 * 3  # Of both forms: without anything believed, and two rounds
-    monkeypatch.setattr(rounds, "explanations", real)
-    monkeypatch.setattr(rounds, "ROUNDS", (2, 1))
-    torch.testing.assert_close(stopped.right, rounds.judge(X, labels, 40).right)
 
 
 def test_no_class_counts_more_of_others_than_its_size_explains():

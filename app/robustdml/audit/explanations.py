@@ -238,15 +238,15 @@ def explanations(experts: Experts) -> tuple[Evidence, list[Explanation], Tensor]
     best = {kind: max(found, key=lambda one: one.mean) for kind, found in tried.items() if found}
     main = best[EVENLY]
     for kind in (BY_PAIRS, BY_LIKENESS):
-        if kind in best and behind(main, best[kind]) > GAIN:
+        if kind in best and _behind(main, best[kind]) > GAIN:
             main = best[kind]
     every = [one for found in tried.values() for one in found]
     top = max(every, key=lambda one: one.mean)
-    kept = sorted((one for one in every if behind(one, top) <= KEPT and one is not main), key=lambda one: one.rate)
+    kept = sorted((one for one in every if _behind(one, top) <= KEPT and one is not main), key=lambda one: one.rate)
     # Of many, those from the lowest rate to the highest.
     places = torch.linspace(0, len(kept) - 1, min(len(kept), MOST_KEPT - 1)).long().tolist()
     chosen = [main, *(kept[place] for place in places)]
-    weights = torch.tensor([math.exp(-0.5 * behind(one, top) ** 2) + 1e-9 for one in chosen])
+    weights = torch.tensor([math.exp(-0.5 * _behind(one, top) ** 2) + 1e-9 for one in chosen])
     if len(rows) < count:
         used = [factor * one.weights.density for one in chosen for factor in FLATTER]
         evidence = experts.evidence(torch.arange(count), used)
@@ -254,7 +254,7 @@ def explanations(experts: Experts) -> tuple[Evidence, list[Explanation], Tensor]
     return evidence, chosen, weights / weights.sum()
 
 
-def behind(one: Explanation, other: Explanation) -> float:
+def _behind(one: Explanation, other: Explanation) -> float:
     """By how many standard errors the mean log-likelihood of one is below the other's."""
     difference = (other.likelihood - one.likelihood).double()
     error = float(difference.std()) / math.sqrt(max(len(difference), 2)) if len(difference) > 1 else 0.0

@@ -19,7 +19,7 @@ from torch import Tensor
 from robustdml.arrays import Array
 from robustdml.audit.clear import clear_samples, with_share
 from robustdml.audit.experts import Evidence, Experts
-from robustdml.audit.explanations import KEPT, Explanation, anchored, behind, believable, bounded_by_size, explanations
+from robustdml.audit.explanations import Explanation, anchored, believable, bounded_by_size, explanations
 from robustdml.audit.features import principal_rows
 
 # Scale of rows of length 1 in the logistic regression, whose ridge is 1/2: chosen as scikit-learn's C = 3.
@@ -95,35 +95,30 @@ def judge(features: Array, labels: Tensor, num_classes: int, learnt: bool = Fals
 
 
 def _last_rounds(experts: Experts, learnt: bool) -> tuple[list[_First], list[_Round]]:
-    """What each kind of experts says at first, and what the last rounds say.
-
-    Rounds of features that know no label end where the given labels are less likely than before anything was believed.
-    """
-    most, last = ROUNDS_LEARNT if learnt else ROUNDS
+    """What each kind of experts says at first, and what the last rounds say."""
+    count, last = ROUNDS_LEARNT if learnt else ROUNDS
     labels, num_classes = experts.labels, experts.num_classes
     evidence, explained, weights = explanations(experts)
-    alone, firsts = explained[0], _firsts(experts, evidence, explained[0])
+    firsts = _firsts(experts, evidence, explained[0])
     likelihood = max(float(one.likelihood.mean()) for one in explained)
     # Afterwards samples of the other folds have learnt from a held-out label, and the regression would repeat it.
     if not explained[0].weights.logistic:
         experts.logits = experts.columns = None
-    found: list[_Round] = []
-    for number in range(1, most):
+    found = []
+    for number in range(1, count):
         # The last column, no class, is not fitted.
         counting = anchored(labels, evidence.classes, explained[0].posterior, num_classes)
         if not learnt:
             counting = bounded_by_size(evidence.classes, counting, num_classes)
         experts.learn(evidence.classes[:, :-1], counting[:, :-1])
         evidence, explained, weights = explanations(experts)
-        if not learnt and number > 1 and behind(explained[0], alone) > KEPT:
-            break
-        if learnt and number < most - last:
+        if number < count - last:
             continue
         posterior, qualities = believable(experts, evidence, explained, weights, learnt)
         top = evidence.log_probabilities(explained[0].weights, num_classes)[:, :-2].max(1, keepdim=True)
         nearest = evidence.classes.gather(1, top.indices)[:, 0]
         found.append(_Round(likelihood, evidence.classes, posterior, nearest, qualities, 1 - top.values[:, 0].exp()))
-    return firsts, found[-last:]
+    return firsts, found
 
 
 def _firsts(experts: Experts, evidence: Evidence, main: Explanation) -> list[_First]:
