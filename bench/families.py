@@ -55,7 +55,8 @@ class Family:
     def contenders(self, name: str) -> list[str]:
         """Ours, and all others that compute the same, by the family's name."""
         linear = self.scale is not None and hasattr(torch.nn.functional, "linear_cross_entropy")
-        whose = ["robustdml", "pml", "torch", "compile", *(["linear_cross_entropy"] if linear else [])]
+        peers = ["pml"] if hasattr(import_module(LIBRARIES["pml"]), self.loss) else []
+        whose = ["robustdml", *peers, "torch", "compile", *(["linear_cross_entropy"] if linear else [])]
         return [f"{who}/{name}" for who in whose]
 
 
