@@ -28,7 +28,6 @@ from robustdml_ops.engine.similarity_chunks import cache_rows
 from robustdml_ops.engine.validation import (
     check_finite_candidates,
     check_finite_embeddings,
-    check_matrix,
     check_same_device,
     check_tensor,
     largest_weight,
@@ -152,9 +151,11 @@ def _weighted_sum(result: PairResult, tensors: Sequence[Any]) -> Tensor:
 
 
 def pair_dtype(embeddings: Tensor, candidates: Tensor | None) -> torch.dtype:
-    """Compute type of the pairs; raises where these are no matrices."""
-    check_matrix("embeddings", embeddings)
-    candidates = embeddings if candidates is None else check_matrix("candidates", candidates)
+    """Compute type of the pairs; raises where these are no tensors."""
+    candidates = embeddings if candidates is None else candidates
+    for name, matrix in (("embeddings", embeddings), ("candidates", candidates)):
+        if not isinstance(matrix, Tensor):
+            check_tensor(name, matrix)
     return compute_dtype(embeddings, candidates)
 
 
