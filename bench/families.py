@@ -30,6 +30,7 @@ class Family:
     ours: Mapping[str, Any] = field(default_factory=dict)  # of ours alone
     theirs: Callable[[], Mapping[str, Any]] = dict  # of pytorch-metric-learning's alone
     classes: bool = True  # whether there is a matrix of classes
+    of_peer: bool = True  # whether pytorch-metric-learning has the loss
     centers: int = 1  # rows of a class
     scale: float | None = None  # of the cosines, where it is a plain softmax
 
@@ -55,8 +56,9 @@ class Family:
     def contenders(self, name: str) -> list[str]:
         """Ours, and all others that compute the same, by the family's name."""
         linear = self.scale is not None and hasattr(torch.nn.functional, "linear_cross_entropy")
-        whose = ["robustdml", "pml", "torch", "compile", *(["linear_cross_entropy"] if linear else [])]
-        return [f"{who}/{name}" for who in whose]
+        whether = {"pml": self.of_peer, "linear_cross_entropy": linear}
+        whose = ("robustdml", "pml", "torch", "compile", "linear_cross_entropy")
+        return [f"{who}/{name}" for who in whose if whether.get(who, True)]
 
 
 def assert_same(found: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float = 1e-4) -> None:
@@ -93,7 +95,7 @@ FAMILIES = {
     "nt-xent": Family("NTXentLoss", rivals.nt_xent, classes=False),
     "memory": Family("MemoryContrastiveLoss", rivals.memory_contrastive, classes=False),
     "info-nce": Family("InfoNCELoss", rivals.info_nce, classes=False),
-    "sigmoid": Family("SigmoidLoss", rivals.siglip, classes=False),
+    "sigmoid": Family("SigmoidLoss", rivals.siglip, classes=False, of_peer=False),
 }
 # A loss of each kind, as most users call it: those of small steps.
 PLAIN = ("proxy-anchor", "normalized-softmax", "cosface", "arcface", "proxy-nca", "soft-triple", "multi-similarity")

@@ -9,7 +9,15 @@ from torch import Tensor
 def own_class_p_clean(
     embeddings: Tensor, labels: Tensor, classes: Tensor | None = None, bins: int = 100, deviation: float = 1.5
 ) -> tuple[Tensor, float]:
-    """P_clean (B,) and the share π of wrong labels of one batch, sample by sample and bin by bin."""
+    """P_clean (B,) and the share π of wrong labels of one batch, sample by sample and bin by bin.
+
+    Examples
+    --------
+    >>> X = torch.eye(4).repeat_interleave(3, 0)
+    >>> p_clean, share = own_class_p_clean(X, torch.arange(4).repeat_interleave(3))
+    >>> p_clean.min() > 0.99, share
+    (tensor(True), 0.0)
+    """
     X = torch.nn.functional.normalize(embeddings.double(), dim=1)
     B, own, chance = len(X), [0.0] * bins, [0.0] * bins
 

@@ -7,6 +7,7 @@ for what the class itself has above. ``robustdml_ops/losses/options.py`` holds t
 ``shared(…Options, locals())`` takes all of a family; others take those that they list.
 """
 
+import argparse
 import json
 import re
 import runpy
@@ -89,4 +90,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     main()

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 
 from robustdml.errors import in_one_line
 from robustdml.reports import html
+from robustdml.reports.html import as_text
 
 
 @dataclass(frozen=True)
@@ -45,14 +45,14 @@ def markdown(sections: Sequence[Section]) -> str:
 
 def page(sections: Sequence[Section], description: str) -> str:
     """Write one HTML page."""
-    parts = ["<h1>The methods compared</h1>", f"<p>{escape(description)}</p>"]
+    parts = ["<h1>The methods compared</h1>", f"<p>{as_text(description)}</p>"]
     for section in sections:
         if section.title:
-            parts.append(f"<h{section.level}>{escape(section.title)}</h{section.level}>")
+            parts.append(f"<h{section.level}>{as_text(section.title)}</h{section.level}>")
         if section.picture:
             parts.append(html.figure(section.picture.source, section.picture.alternative, section.picture.caption))
         if section.text:
-            parts.append(f"<p>{escape(section.text)}</p>")
+            parts.append(f"<p>{as_text(section.text)}</p>")
         if section.table:
             head, *body = section.table
             parts.append(html.table(head, body))

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from app.tests.test_hostile_pages import NAMES, check_page, shown
+from app.tests.test_hostile_pages import NAMES, check_page
 from experiments.bench import gain
 from experiments.comparison.cells import Cell
 from experiments.comparison.entries import ENTRIES
@@ -21,6 +21,7 @@ from experiments.statistics.ranks import Ranks, rank
 from experiments.statistics.sections import bar_rows, difference_rows, sections, summary_rows
 from experiments.statistics.suite import Suite
 from robustdml.config import TrainingConfig
+from robustdml.errors import in_one_line
 
 RECALL, PRECISION = "precision_at_1", "mean_average_precision_at_r"
 
@@ -237,7 +238,7 @@ def test_the_page_of_a_comparison(name):
     suite = make_suite({data: {"none": {"robust": 0.6, "proxy-anchor": 0.5}} for data in (name, "other")})
     parts = [*sections(suite), *sections_of_data(suite.results[name])]
     text = page(parts, name)
-    assert shown(name) in shown(check_page(text).text)
+    assert in_one_line(name) in check_page(text).text
     # The same as Markdown, whose readers take HTML for HTML.
     written = markdown(parts)
     assert "<" not in written

@@ -24,8 +24,8 @@ class OpArguments(NamedTuple):
     tensors: list[Tensor]
 
 
-# Kinds of a field's value.
-_NONE, _TENSOR, _NUMBER, _TEXT, _TRUTH, _INTEGER, _TABLE = map(float, range(7))
+# Kinds of a field's value. Integers: PyTorch's compiler takes floats of a module for variables.
+_NONE, _TENSOR, _NUMBER, _TEXT, _TRUTH, _INTEGER, _TABLE = range(7)
 _WHOLE = {_TRUTH: bool, _INTEGER: int}
 
 
@@ -42,18 +42,18 @@ def flatten(options: Any) -> OpArguments:
     for name in options.option_names:
         value = getattr(options, name)
         if value is None:
-            found.numbers.append(_NONE)
+            found.numbers.append(float(_NONE))
         elif isinstance(value, Tensor):
-            found.numbers.append(_TENSOR)
+            found.numbers.append(float(_TENSOR))
             found.tensors.append(value)
         elif isinstance(value, str):
-            found.numbers.append(_TEXT)
+            found.numbers.append(float(_TEXT))
             found.names.append(value)
         elif isinstance(value, (bool, int, float)):
             kind = _TRUTH if isinstance(value, bool) else _INTEGER if isinstance(value, int) else _NUMBER
-            found.numbers.extend((kind, float(value)))
+            found.numbers.extend((float(kind), float(value)))
         else:
-            found.numbers.append(_TABLE)
+            found.numbers.append(float(_TABLE))
             names, numbers, tensors = flatten(value)
             found.names.extend(names)
             found.numbers.extend(numbers)
@@ -70,7 +70,7 @@ def _table(names: Iterator[str], numbers: Iterator[float], tensors: Iterator[Ten
     values: list[Any] = []
     kind, held_by = _TABLES[next(names)], {_TENSOR: tensors, _NUMBER: numbers, _TEXT: names}
     for _ in kind.option_names:
-        what = next(numbers)
+        what = int(next(numbers))
         if what == _TABLE:
             values.append(_table(names, numbers, tensors))
         elif what in _WHOLE:

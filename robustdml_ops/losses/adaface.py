@@ -163,7 +163,8 @@ class AdaFaceLoss(MarginSoftmaxLoss):
     def _planned(self, tensors: Sequence[Any], settings: tuple[Any, ...]) -> Tensor | None:
         """With the qualities of the samples as margins; the running lengths move if there is a loss."""
         embeddings = tensors[0]
-        if not isinstance(embeddings, Tensor) or embeddings.dim() != 2 or not self._is_plain(tensors):
+        matrix = isinstance(embeddings, Tensor) and embeddings.dim() == 2 and embeddings.is_floating_point()
+        if not matrix or embeddings.layout is not torch.strided or not self._is_plain(tensors):
             return None
         z, running = self._qualities(embeddings, tensors[5])
         loss = super()._planned((*tensors[:6], z, *tensors[7:]), settings)

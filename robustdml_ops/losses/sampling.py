@@ -11,7 +11,7 @@ from robustdml_ops.engine.proxy_update import ProxyUpdate, UpdateOfRows, refuse_
 from robustdml_ops.engine.random_words import FIRST, GOLDEN, mix_bits
 from robustdml_ops.engine.rows.backends import by_columns, gradient_buffer, rows_at
 from robustdml_ops.engine.shards import ShownSettings
-from robustdml_ops.engine.validation import check_number
+from robustdml_ops.engine.validation import check_number, check_sizes
 
 # Takes rows (n,) int64, distinct, and dL/drows (n, D) in the type of the matrix.
 Receiver = Callable[[Tensor, Tensor], None]
@@ -93,11 +93,10 @@ def negatives_of(options: Any) -> Negatives | None:
     check_number("negative_share", share)
     if not 0 < share <= 1:
         raise ValueError(f"negative_share must lie in (0, 1], got {share}: 1 takes all classes")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TypeError(f"negative_seed must be an integer, got {seed!r}")
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"negative_seed must not be negative, nor 2^63 or more, got {seed}")
-    return None if share == 1 else Negatives(float(share), seed)
+    check_sizes(0, negative_seed=seed)
+    if seed >= 2**63:
+        raise ValueError(f"negative_seed must be below 2^63, got {seed}")
+    return None if share == 1 else Negatives(float(share), int(seed))
 
 
 def take_rows(matrix: Tensor, rows: Tensor, receiver: Receiver | None = None) -> Tensor:

@@ -66,6 +66,16 @@ def prism() -> Step:
     return step
 
 
+def own_class_filter() -> Step:
+    module = robust.OwnClassFilter()
+
+    def step() -> None:
+        X, labels, _ = batch()
+        module(X, labels)
+
+    return step
+
+
 def label_correction() -> Step:
     module = robust.PRISM(C, D, "vmf", 0.3, memory_size=60, vmf_start=0)
     correction = robust.LabelCorrection(40)
@@ -118,6 +128,7 @@ STEPS: dict[str, Callable[[], Step]] = {
     "NormalizedSoftmaxLoss, 1 MB": lambda: large(losses.NormalizedSoftmaxLoss),
     "PRISM": prism,
     "LabelCorrection": label_correction,
+    "OwnClassFilter": own_class_filter,
     "MemoryBank": memory_bank,
     "VmfClasses": memory_bank,
     "BalancedSelfPaced": balanced_self_paced,

@@ -7,11 +7,11 @@ import pytest
 
 REALS = ("positive_margin", "negative_margin", "positive_offset", "negative_offset")
 HINGE = dict.fromkeys(REALS, 0.5) | {"euclidean": False, "positive_count": 0, "negative_count": 0}
-ZEROS = ("S", "classes", "B", "scale", "scale_stride", "bias", "drop_similar_negatives")
+ZEROS = ("S", "classes", "B", "scale", "scale_stride", "bias", "drop_similar_negatives", "logit_weights")
 CLASSES = dict.fromkeys(ZEROS, 0) | {"centers": 1, "pooling": "none", "gamma": 1.0, "labels_each": 1}
 
 
-LABELLED = dict.fromkeys(("sorted_labels", "order", "first_label", "shift", "total", "target"), 0)
+LABELLED = dict.fromkeys(("sorted_labels", "order", "first_label", "shift", "total", "target", "weighted"), 0)
 
 
 @pytest.mark.parametrize(

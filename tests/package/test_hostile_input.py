@@ -100,6 +100,7 @@ NUMBERS = [
 assert len(NUMBERS) > 30
 SIZES = {"num_classes": 4, "embedding_size": 6}
 POSITIVE = {"alpha", "beta", "concentration", "gamma", "la", "lam", "momentum", "scale", "softmax_scale", "temperature"}
+MAY_BE_0 = {"negative_seed", "first_embeddings"}
 NOT_NEGATIVE = POSITIVE | {"omega", "regularization", "regularizer_weight"}
 
 
@@ -112,7 +113,7 @@ def build(name, **changed):
 @pytest.mark.parametrize(("name", "setting", "kind"), NUMBERS)
 def test_settings_that_are_no_numbers_or_out_of_range(name, setting, kind):
     wrong = ["0.1", [0.1], True, torch.ones(2), 1j, float("nan"), float("inf")]
-    wrong += [10.0, -3, 0] if kind is int else []
+    wrong += [10.0, -3] + [0] * (setting not in MAY_BE_0) if kind is int else []
     wrong += [0] * (setting in POSITIVE) + [-0.1] * (setting in NOT_NEGATIVE)
     for value in wrong:
         with pytest.raises((TypeError, ValueError), match=rf"^{setting} must ") as raised:
@@ -123,7 +124,8 @@ def test_settings_that_are_no_numbers_or_out_of_range(name, setting, kind):
 @pytest.mark.parametrize(("name", "setting", "kind"), NUMBERS)
 def test_numbers_of_numpy_are_taken(name, setting, kind):
     default = inspect.signature(getattr(losses, name)).parameters[setting].default
-    value = (SIZES | {"omega": 0.0}).get(setting, default or 0.5)
+    default = (0 if kind is int else 0.5) if default is None else default
+    value = (SIZES | {"omega": 0.0, "max_scale": 100.0}).get(setting, default or (0 if kind is int else 0.5))
     types = (np.int64, np.int32) if kind is int else (np.float64, np.float32)
     call = LOSSES[name]
     inputs = call.inputs()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from robustdml_ops.engine.labels import are_several, signed_labels, with_label
 from robustdml_ops.engine.proxy_update import refuse_update
-from robustdml_ops.engine.validation import check_choice
+from robustdml_ops.engine.validation import check_choice, check_finite_numbers
 from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.peer.package import (
     INSTALLED,
@@ -71,6 +71,8 @@ class PeerInterface(PeerBase):
             distance = peer_distance(distance) if INSTALLED else distance
         if not INSTALLED and distance is None:
             distance = self.default_form
+        weights = {name: options[name] for name in ("embedding_reg_weight", "weight_reg_weight") if name in options}
+        check_finite_numbers(**weights)
         super().__init__(distance=distance, **options)
         self.add_to_recordable_attributes(list_of_names=self.recordable, is_stat=False)
         self._warned = False

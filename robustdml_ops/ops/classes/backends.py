@@ -42,7 +42,7 @@ class EagerClasses(ClassBackend):
             logits.masked_fill_(pooled > problem.drop_similar_negatives, -torch.inf)
         _set_labels(logits, index, inside, torch.full_like(own, -torch.inf))
         if chunk.dS is not None:
-            chunk.dS.copy_(logits.exp().mul_(scale * sweep.TERM_UNIT))
+            chunk.dS.copy_(logits.exp().mul_(scale * sweep.term_unit(chunk.dS.dtype)))
         shift = torch.maximum(sums.shift, logits.amax(0))
         finite = shift.masked_fill(shift == -torch.inf, 0)
         total = logits.sub_(finite.to(logits.dtype)).exp_().sum(0, dtype=torch.float64)

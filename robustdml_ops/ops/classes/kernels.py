@@ -182,7 +182,8 @@ def class_lse(
             total += e
             if inverse_norm is not None:
                 slope *= tl.load(inverse_norm + rows, mask=classes < end, other=0.0)
-            tl.store(E + rows[:, None] * B + columns[None, :], e * (slope * TERM_UNIT)[:, None], mask=mask)
+            unit: tl.constexpr = TERM_UNIT if E.dtype.element_ty.primitive_bitwidth < 32 else 1.0
+            tl.store(E + rows[:, None] * B + columns[None, :], e * (slope * unit)[:, None], mask=mask)
     place = first_part + part.to(tl.int64)
     store_partial(partials, place, columns, B, shift, total)
     if logit_weights is not None:

@@ -125,8 +125,9 @@ def write_terms(
     row_stride, column_stride, X_row_stride, X_column_stride = strides
     dtype: tl.constexpr = factor.dtype.element_ty
     inverse = tl.load(inverse_norm + r, mask=inside, other=0.0)
-    f = dlse * (1 / TERM_UNIT) * tl.exp(-whole)
-    least = tl.abs(of_label) * (1 / TERM_UNIT) * tl.exp(-tl.minimum(whole, in_type(most, dtype))) * 2.0**-24
+    unit: tl.constexpr = TERM_UNIT if E.dtype.element_ty.primitive_bitwidth < 32 else 1.0
+    f = dlse * (1 / unit) * tl.exp(-whole)
+    least = tl.abs(of_label) * (1 / unit) * tl.exp(-tl.minimum(whole, in_type(most, dtype))) * 2.0**-24
     f = tl.where(tl.abs(f) < least, least, f)
     tl.store(factor + r, f * inverse, mask=inside)
 

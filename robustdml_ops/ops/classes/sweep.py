@@ -33,8 +33,8 @@ from robustdml_ops.engine.similarity_chunks import (
 )
 
 LARGEST_LOGIT = 64.0
-# Terms are smaller by this power of two, and the factors of the samples larger: of 10⁶ equal logits of 64 a factor is
-# next to the smallest number, while the smallest term is far from it.
+# Terms in half precision are smaller by this power of two, and the factors of the samples larger: of 10⁶ equal logits
+# of 64 a factor is next to the smallest number, while the smallest term is far from it.
 TERM_UNIT = 2.0**-24
 # What a sweep leaves for backward: E, or by lanes those of LaneTerms, and the log-sum-exps in float64; or nothing.
 Saved = tuple[Tensor, ...]
@@ -145,7 +145,7 @@ class ClassBackend(RowsBackend):
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
         """Add the classes of ``chunk`` to ``sums``; their terms in ``chunk.dS``, if it has one.
 
-        A term is exp(logit) · scale · chunk.scale · TERM_UNIT.
+        A term is exp(logit) · scale · chunk.scale · term_unit.
         """
         raise NotImplementedError
 
@@ -228,6 +228,11 @@ def largest_sum(classes: int) -> float:
     return LARGEST_LOGIT + math.log(classes)
 
 
+def term_unit(dtype: torch.dtype) -> float:
+    """What kept terms of a type are multiplied by. In full precision a factor times 1 / |x| stays in range without."""
+    return TERM_UNIT if dtype.itemsize < 4 else 1.0
+
+
 def terms_buffer(similarities: Similarities) -> Tensor | None:
     """Memory for E (C, B), operand type, if it fits into the device's budget."""
     X, shape = similarities.X, (similarities.count, len(similarities.X))
@@ -241,10 +246,10 @@ def complete(
 ) -> tuple[Tensor, Tensor]:
     """Write the labels' elements of E; returns f / |x| (B,), and f ∘ X (B, D), operand type, for X of length 1.
 
-    f = dL/dlse · exp(−lse) / TERM_UNIT.
+    f = dL/dlse · exp(−lse) / term_unit.
     """
     # Where dlse is nearly 0 beside dlogit, f is as large as the label's quotient needs: others get at most 2⁻²⁴ of it.
-    larger = 1 / TERM_UNIT
+    larger = 1 / term_unit(E.dtype)
     least = 2.0**-24 * larger * upstream.dlogit.abs() * upstream.lse.clamp(max=largest_sum(len(E))).neg().exp()
     f = upstream.dlse * larger * upstream.lse.neg().exp()
     f = torch.where(f.abs() < least, least, f)

@@ -151,8 +151,12 @@ def _weighted_sum(result: PairResult, tensors: Sequence[Any]) -> Tensor:
 
 
 def pair_dtype(embeddings: Tensor, candidates: Tensor | None) -> torch.dtype:
-    """Compute type of the pairs."""
-    return compute_dtype(embeddings, embeddings if candidates is None else candidates)
+    """Compute type of the pairs; raises where these are no tensors."""
+    candidates = embeddings if candidates is None else candidates
+    for name, matrix in (("embeddings", embeddings), ("candidates", candidates)):
+        if not isinstance(matrix, Tensor):
+            check_tensor(name, matrix)
+    return compute_dtype(embeddings, candidates)
 
 
 def _checked_sweep(
