@@ -12,7 +12,7 @@ from robustdml_ops import backward_in_micro_batches, losses
 from robustdml_ops.distributed import shard_classes
 from tests.distributed.cases_losses import LOSSES, Batch, D, make
 from tests.distributed.cases_pairs import PAIRS, PairBatch
-from tests.distributed.worlds import case, close, register
+from tests.distributed.worlds import NIGHTLY, case, close, register
 
 
 class TowerBatch(Batch):
@@ -102,6 +102,7 @@ def of_loss(name, place):
 
 for _name in (*LOSSES, *PAIRS, *TOWERS):
     register(_name, partial(of_loss, _name), 1, 2, 3)
+    NIGHTLY.update((size, f"factors.{_name}") for size in (1, 3))
 
 
 def without_the_others_gradient(loss, mesh):

@@ -189,6 +189,7 @@ def test_checkpoints_of_activations(name):
     torch.testing.assert_close(torch.autograd.grad(checkpoint(whole, X, use_reentrant=False), network.weight), expected)
 
 
+@pytest.mark.nightly
 def test_memory_of_many_steps():
     """pytorch-metric-learning 421: memory grew with every step, beside a memory bank."""
     bank, loss, counts = MemoryBank(C, D, 64), MemoryContrastiveLoss(), []
