@@ -11,7 +11,7 @@ import torch
 from robustdml_ops import losses
 from robustdml_ops.distributed import ShardError, shard_classes
 from robustdml_ops.optim import ProxyAdamW
-from tests.distributed.worlds import case, register
+from tests.distributed.worlds import NIGHTLY, case, register
 
 LABELS = torch.tensor([0, 3, 8])
 OVER_CLASSES = {
@@ -74,8 +74,11 @@ def nodes_named(name, root):
     return [node for node in found if node.name() == name]
 
 
+SHORT = {"normalized_softmax", "proxy_anchor", "supcon", "procsim"}
 for _name in FAMILIES:
     register(f"no_memory_in_{_name}", partial(lacks_memory, _name), 2)
+    if _name not in SHORT:
+        NIGHTLY.add((2, f"backward.no_memory_in_{_name}"))
 register("no_memory_among_three", partial(lacks_memory, "normalized_softmax"), 3)
 
 
