@@ -1,5 +1,6 @@
 """What planned steps on a GPU share: chunks of classes, and the launches before and after their epilogues."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -105,8 +106,12 @@ class GpuPlan(Plan):
         V: Tensor,
         norm: Tensor | None,
         into: tuple[Tensor | None, Tensor | None, Tensor | None],
+        complete: Callable[[Tensor, Tensor, int], None] | None = None,
     ) -> Unscaled | None:
-        """Add a chunk to dX, and give dL/dP to dP: factors dS (c, B), X (B, D); ``into``: dX, room for dV, dP."""
+        """Add a chunk to dX, and give dL/dP to dP: factors dS (c, B), X (B, D); ``into``: dX, room for dV, dP.
+
+        ``complete`` takes dV, dS and the first class, and writes to dV what the product lacks.
+        """
         (dS, X), (dX, room, dP) = factors, into
         if dX is not None and piece.first == 0:
             product(dS.t(), V, dX)
@@ -114,7 +119,10 @@ class GpuPlan(Plan):
             accumulate(dX, dS.t(), V)
         if room is None:
             return None
-        unscaled = Unscaled(product(dS, X, room[: len(dS)]), V, None if self.common.as_they_are else norm)
+        dV = product(dS, X, room[: len(dS)])
+        if complete is not None:
+            complete(dV, dS, piece.first)
+        unscaled = Unscaled(dV, V, None if self.common.as_they_are else norm)
         if dP is None:
             return unscaled
         piece.finish(unscaled, None, dP[piece.first : piece.last])

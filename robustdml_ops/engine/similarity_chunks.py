@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -228,6 +228,8 @@ class Similarities:
         self.X = X
         # The embeddings as dP multiplies them: with ``E`` times its factors, which X_inverse_norm brings into dX.
         self.weighted = self.X
+        # With ``E`` of few digits: makes the part of the labels in dL/dV of a chunk exact, in place.
+        self.exact_labels: Callable[[Tensor, Tensor, int], None] | None = None
         self.dX: Tensor | None = None
         self.dP: Tensor | None = None
         self.update: ProxyUpdate | None = None
@@ -305,6 +307,8 @@ class Similarities:
         same = self.proxies.dtype == dS.dtype and not self.swept.normalize
         dtype, columns = (dS.dtype, by_columns(chunk.V)) if same else (self.compute, self.columns)
         dV = product(dS, self.weighted, self._gradient_rows(chunk.first, chunk.last, dtype, columns))
+        if self.exact_labels is not None:
+            self.exact_labels(dV, dS, chunk.first)
         if self.swept.normalize:
             rounds = self.dP is not None and self.dP.dtype != self.compute
             out = self.dP[chunk.first : chunk.last] if rounds and self.dP is not None else None

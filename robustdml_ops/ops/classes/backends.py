@@ -1,6 +1,7 @@
 """The class log-sum-exp on each backend: of a chunk, and in Triton without gradients of all classes in one launch."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from robustdml_ops.backends import triton_device as device
 from robustdml_ops.engine.rows.backends import NativeRows, TritonRows, rows_launch
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities
 from robustdml_ops.ops.classes import sweep
+from robustdml_ops.ops.classes.labels_part import exact_labels
 from robustdml_ops.ops.classes.sweep import (
     ClassBackend,
     ClassProblem,
@@ -244,6 +246,8 @@ class TritonClasses(TritonRows, ClassBackend):
 
         X, P, (B, D) = similarities.embeddings, similarities.proxies, similarities.X.shape
         weighted, factor = torch.empty_like(similarities.X), torch.empty_like(upstream.lse)
+        slopes = None if E.dtype == factor.dtype else torch.empty_like(factor)
+        of_samples = (weighted, X, problem.labels.labels, similarities.X_inverse_norm, slopes)
         parameters = rows_launch(D, device.tile_of("rows", X))
         with device.current(X):
             kernel[device.grid_of(B, parameters["BLOCK_R"])](
@@ -258,6 +262,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 dlse=upstream.dlse,
                 dlogit=upstream.dlogit,
                 factor=factor,
+                slopes=slopes,
                 weighted=weighted,
                 classes=len(E),
                 B=B,
@@ -269,6 +274,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 most=sweep.largest_sum(len(E)),
                 **parameters,
             )
+        similarities.exact_labels = None if slopes is None else partial(exact_labels, of_samples)
         return factor, weighted
 
     def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:

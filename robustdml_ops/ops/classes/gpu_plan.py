@@ -28,6 +28,7 @@ from robustdml_ops.engine.rows.backends import rows_launch
 from robustdml_ops.engine.similarity_chunks import bytes_to_save, product
 from robustdml_ops.engine.validation import is_number
 from robustdml_ops.ops.classes.backends import BACKENDS, TritonClasses, epilogue_launch, slices_of
+from robustdml_ops.ops.classes.labels_part import labels_launch
 from robustdml_ops.ops.classes.plan import ClassFormula, margins_serve
 from robustdml_ops.ops.classes.sweep import LARGEST_LOGIT, ClassProblem, largest_sum
 
@@ -42,6 +43,7 @@ class ClassGpuPlan(GpuPlan):
     columns: bool
     parts: int  # of the sums of all chunks
     finish_samples: Launch
+    exact_labels: Launch | None  # of dL/dP of a chunk; None: terms have all digits
 
     def run(self, *tensors: Any) -> Results:
         """Samples, product and terms of each chunk; losses; both gradients of each chunk. Nothing is waited for."""
@@ -66,12 +68,18 @@ class ClassGpuPlan(GpuPlan):
             losses = new(self.finish_samples.grid[0], dtype=torch.float64)
             rows = P if of.as_they_are else None
             vectors = (partials, target, labels, weights, margins, counts)
-            self.finish_samples(*vectors, X, inverse_norm, rows, E, factor, weighted, losses)
+            exact, slopes = self.exact_labels, None if self.exact_labels is None else torch.empty_like(factor)
+            self.finish_samples(*vectors, X, inverse_norm, rows, E, factor, slopes, weighted, losses)
+
+            def complete(dV: Tensor, e: Tensor, first: int) -> None:
+                if exact is not None:
+                    exact(dV, e, weighted, X, labels, inverse_norm, slopes, first, len(e))
+
             left = None
             for piece, e, V in chunks:
                 if U is not None and len(chunks) > 1:
                     V, norm = self.chunk_of(piece, P, U, norm)  # those of the last chunk are there
-                left = self.gradients_of(piece, (e, weighted), V, norm, into)
+                left = self.gradients_of(piece, (e, weighted), V, norm, into, complete)
             loss = self.loss(losses)
         dX, _, dP = into
         of_X = None if dX is None else Unscaled(dX, samples, factor)
@@ -142,6 +150,7 @@ def class_gpu_plan(
         columns=columns,
         parts=parts,
         finish_samples=finish_samples,
+        exact_labels=None if common.operand == common.compute else labels_launch(X, (common.shape[2], 1)),
     )
 
 
@@ -183,4 +192,4 @@ def _finish_samples(common: Common, X: Tensor, P: Tensor, formula: ClassFormula,
         **tile,
     }
     tensors = ("partials", "target", "labels", "weights", "margins", "counts", "X", "inverse_norm", "P", "E")
-    return Launch(kernel, device.grid_of(B, tile["BLOCK_R"]), (*tensors, "factor", "weighted", "losses"), fixed)
+    return Launch(kernel, device.grid_of(B, tile["BLOCK_R"]), (*tensors, "factor", "slopes", "weighted", "losses"), fixed)

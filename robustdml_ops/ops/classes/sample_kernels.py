@@ -109,7 +109,7 @@ def add_partials(
 
 @triton.jit
 def write_terms(
-    tensors,  # in/out: E, P, selected, X, inverse_norm, labels, factor and weighted, as complete_terms has them
+    tensors,  # in/out: E, P, selected, X, inverse_norm, labels, factor, slopes and weighted, as of complete_terms
     sample,  # in: places (BLOCK_R,) int64, which exist, and dL/dlogit of the label, dL/dlse, and lse, compute dtype
     sizes,  # in: classes, B and D
     strides,  # in: of P and of X, of rows and of columns
@@ -119,7 +119,7 @@ def write_terms(
     BLOCK_D: tl.constexpr,  # columns a step
 ):
     """See :func:`robustdml_ops.ops.classes.sweep.complete`."""
-    E, P, selected, X, inverse_norm, labels, factor, weighted = tensors
+    E, P, selected, X, inverse_norm, labels, factor, slopes, weighted = tensors
     r, inside, of_label, dlse, whole = sample
     classes, B, D = sizes
     row_stride, column_stride, X_row_stride, X_column_stride = strides
@@ -134,12 +134,17 @@ def write_terms(
     label = tl.load(labels + r, mask=inside, other=-1)
     here = (label >= 0) & (label < classes)
     own = of_label / tl.where(f == 0.0, 1.0, f) * scale
+    slope = of_label * scale
     if P is not None:
         row = label
         if selected is not None:
             row = tl.load(selected + label, mask=here, other=0)
-        own *= inverse_row_norm(P + row * row_stride, here, D, column_stride, dtype, BLOCK_R, BLOCK_D)
+        of_row = inverse_row_norm(P + row * row_stride, here, D, column_stride, dtype, BLOCK_R, BLOCK_D)
+        own *= of_row
+        slope *= of_row
     tl.store(E + label * B + r, own, mask=here)
+    if slopes is not None:
+        tl.store(slopes + r, slope, mask=inside)
 
     for start in range(0, D, BLOCK_D):
         d = (start + tl.arange(0, BLOCK_D)).to(tl.int64)[None, :]
@@ -162,6 +167,7 @@ def complete_terms(
     dlse,  # (B,) compute dtype, in: dL/dlse
     dlogit,  # (B,) compute dtype, in: dL/dlogit of the label
     factor,  # (B,) compute dtype, out: f / |x|
+    slopes,  # (B,) compute dtype, out: see add_labels; None: not wanted
     weighted,  # (B, D) operand dtype, contiguous, out: f ∘ X, X of length 1
     classes,  # C, in
     B,  # samples, in
@@ -181,10 +187,59 @@ def complete_terms(
     of_label = tl.load(dlogit + r, mask=inside, other=0.0)
     upstream = tl.load(dlse + r, mask=inside, other=0.0)
     whole = tl.load(lse + r, mask=inside, other=0.0)
-    tensors = (E, P, selected, X, inverse_norm, labels, factor, weighted)
+    tensors = (E, P, selected, X, inverse_norm, labels, factor, slopes, weighted)
     strides = (row_stride, column_stride, X_row_stride, X_column_stride)
     sample = (r, inside, of_label, upstream, whole)
     write_terms(tensors, sample, (classes, B, D), strides, tl.load(scale), most, BLOCK_R, BLOCK_D)
+
+
+@triton.jit(do_not_specialize=["B", "first", "n"])
+def add_labels(
+    G,  # (n, D) compute dtype, any strides, in/out: E·(f ∘ X) of the classes from first on
+    E,  # (n, B) operand dtype, contiguous, in: their terms
+    weighted,  # (B, D) operand dtype, contiguous, in: f ∘ X
+    X,  # (B, D) any floating type, any strides, in: embeddings
+    labels,  # (B,) int64, in
+    inverse_norm,  # (B,) compute dtype, in: 1 / |x|
+    slopes,  # (B,) compute dtype, in: dL/ds of the labels, with the factor 1 / |p| where P is multiplied as it is
+    B,  # samples, in
+    D,  # columns, in
+    first,  # class of the first row, in
+    n,  # classes, in
+    G_row_stride,  # in elements, in
+    G_column_stride,  # in elements, in
+    X_row_stride,  # in elements, in
+    X_column_stride,  # in elements, in
+    BLOCK_B: tl.constexpr,  # samples a step
+    BLOCK_D: tl.constexpr,  # columns a program
+):
+    """The labels' part of G without rounded factors: near its samples a proxy has hardly any other.
+
+    A program adds all samples of the class of sample ``r``, if r is the first of them: the same bits every time.
+    """
+    r = tl.program_id(0)
+    dtype: tl.constexpr = G.dtype.element_ty
+    row = tl.load(labels + r) - first
+    if (row >= 0) & (row < n):
+        d = (tl.program_id(1) * BLOCK_D + tl.arange(0, BLOCK_D)).to(tl.int64)[None, :]
+        total = tl.zeros((BLOCK_B, BLOCK_D), dtype)
+        before = tl.zeros((BLOCK_B,), tl.int32)
+        for start in range(0, B, BLOCK_B):
+            j = (start + tl.arange(0, BLOCK_B)).to(tl.int64)
+            same = tl.load(labels + j, mask=j < B, other=-1) == row + first
+            before += (same & (j < r)).to(tl.int32)
+            if tl.max(same.to(tl.int32)) > 0:
+                mask = same[:, None] & (d < D)
+                slope = tl.load(slopes + j, mask=same, other=0.0)[:, None]
+                inverse = tl.load(inverse_norm + j, mask=same, other=0.0)[:, None]
+                x = tl.load(X + j[:, None] * X_row_stride + d * X_column_stride, mask=mask, other=0.0).to(dtype)
+                e = tl.load(E + row * B + j, mask=same, other=0.0).to(dtype)[:, None]
+                w = tl.load(weighted + j[:, None] * D + d, mask=mask, other=0.0).to(dtype)
+                total += slope * (x * inverse) - e * w
+        if tl.sum(before) == 0:
+            place = G + row * G_row_stride + d * G_column_stride
+            g = tl.load(place, mask=d < D, other=0.0)
+            tl.store(place, g + tl.sum(total, axis=0)[None, :], mask=d < D)
 
 
 @triton.jit
@@ -260,6 +315,7 @@ def finish_samples(
     P,  # (C, D) bfloat16, any strides, in: proxies, multiplied as they are; None: unit rows are
     E,  # (C, B) operand dtype, contiguous, in/out: the labels' elements are written
     factor,  # (B,) compute dtype, out: f / |x|
+    slopes,  # (B,) compute dtype, out: see add_labels; None: not wanted
     weighted,  # (B, D) operand dtype, contiguous, out: f ∘ X, X of length 1
     losses,  # (programs,) float64, out: part of each program's samples in the loss
     B,  # samples, in
@@ -327,7 +383,7 @@ def finish_samples(
     tl.store(losses + program, tl.sum(tl.where(inside, weight * loss, 0.0), axis=0))
 
     # dL/dlogit = weight · exp(logit − whole) of the others, −weight · share · f'(s) of the label.
-    tensors = (E, P, None, X, inverse_norm, labels, factor, weighted)
+    tensors = (E, P, None, X, inverse_norm, labels, factor, slopes, weighted)
     strides = (row_stride, column_stride, X_row_stride, X_column_stride)
     sample = (r, inside, (-weight * share * slope).to(dtype), weight.to(dtype), whole.to(dtype))
     write_terms(tensors, sample, (classes, B, D), strides, in_type(scale, dtype), most, BLOCK_R, BLOCK_D)
