@@ -109,6 +109,8 @@ def counted():
         launches.kernels[kernel.__name__] += 1
         if kernel.__name__ in ("complete_terms", "finish_samples"):  # a row of P and an element of E for each sample
             named = {**named, "P": named["X"], "E": None}
+        if kernel.__name__ == "add_labels":  # a row of G for each sample, read and written
+            named = {**named, "G": (named["weighted"], named["weighted"]), "E": None}
         if kernel.__name__ != "scale":  # most often by 1, and reads nothing
             launches.bytes += size((arguments, named))
         launches.sequence.append(f"{kernel.__name__} {grid} {described(arguments)} {described(named)}")

@@ -219,7 +219,7 @@ class Similarities:
         self.E = E
         self.X_inverse_norm = new(B, dtype=compute)
         # Many embeddings need no copy where the epilogue of the caller knows ``X_scale`` of a chunk.
-        X = backend.as_they_are(embeddings, operand) if as_they_are and operand == compute else None
+        X = backend.as_they_are(embeddings, operand) if as_they_are else None
         self.X_scale = self.X_inverse_norm if X is not None and backend.inverse_norms(X, self.X_inverse_norm) else None
         self.short = False
         if X is None or self.X_scale is None:

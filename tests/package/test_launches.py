@@ -34,9 +34,9 @@ LARGE_BANK = (((10**6, 128), BF16), ((10**6,), torch.int64))
 STEPS = {
     "Proxy-Anchor": ((lambda: losses.ProxyAnchorLoss(10**5, 512), 1024, 512), 10, 24),
     "Smooth, dense": ((lambda: losses.SmoothProxyAnchorLoss(10**5, 128), 256, 128, (256, 10**5)), 38, 63),
-    "Proxy-NCA": ((lambda: losses.ProxyNCALoss(10**5, 512), 1024, 512), 11, 27),
+    "Proxy-NCA": ((lambda: losses.ProxyNCALoss(10**5, 512), 1024, 512), 12, 28),
     "Proxy-Anchor, small": ((lambda: losses.ProxyAnchorLoss(10**5, 128).to(BF16), 256, 128), 9, 22),
-    "softmax, small": ((lambda: losses.NormalizedSoftmaxLoss(10**5, 128).to(BF16), 256, 128), 11, 31),
+    "softmax, small": ((lambda: losses.NormalizedSoftmaxLoss(10**5, 128).to(BF16), 256, 128), 12, 32),
     "ArcFace": ((lambda: losses.ArcFaceLoss(10**5, 512), 1024, 512), 71, 114),
     "Proxy-Anchor, a tenth": ((lambda: losses.ProxyAnchorLoss(10**6, 512, negative_share=0.1), 1024, 512), 108, 145),
     "SoftTriple": ((lambda: losses.SoftTripleLoss(10**4, 128, 10), 256, 128), 42, 76),
@@ -84,7 +84,7 @@ def test_traffic_of_a_batch_with_itself():
 # more chunks of twice the classes, and launches of each: products, Triton's kernels, others
 CHUNKS = {
     "Proxy-Anchor": (losses.ProxyAnchorLoss, 10**6, 8, (3, 3, 0)),
-    "Proxy-NCA": (losses.ProxyNCALoss, 5 * 10**5, 4, (3, 4, 0)),
+    "Proxy-NCA": (losses.ProxyNCALoss, 5 * 10**5, 4, (3, 5, 0)),
     "Proxy-NCA, no room": (losses.ProxyNCALoss, 2 * 10**6, 15, (4, 6, 0)),
 }
 

@@ -8,9 +8,9 @@ from robustdml_ops.engine import similarity_chunks
 from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.losses.memory_contrastive import BatchAndBankPlan
 from robustdml_ops.ops.pairs import compiled_backends
-from robustdml_ops.ops.pairs import plan as plans
+from robustdml_ops.ops.pairs import gpu_plan as plans
 from robustdml_ops.ops.pairs import sweep as sweeps
-from robustdml_ops.ops.pairs.plan import PairGpuPlan
+from robustdml_ops.ops.pairs.gpu_plan import PairGpuPlan
 from tests.nightly import nightly_but
 from tests.triton_here import DEVICE, MARKS
 

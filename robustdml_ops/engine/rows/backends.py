@@ -253,6 +253,10 @@ class TritonRows(RowsBackend):
         """Rows of bfloat16, which need no rounding after their normalisation."""
         return P if P.dtype == dtype == torch.bfloat16 and 1 in P.stride() else None
 
+    def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> bool:
+        self.normalize_rows(P, None, inverse_norm)
+        return True
+
     def normalize_rows_backward(self, G: Tensor, U: Tensor, inverse_norm: Tensor) -> None:
         self.finish(G, U, inverse_norm, True)
 

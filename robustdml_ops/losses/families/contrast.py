@@ -27,7 +27,8 @@ from robustdml_ops.losses.inputs import LossInputs, own_samples
 from robustdml_ops.losses.options import Backend, LossOptions
 from robustdml_ops.ops.pairs import PairContrast, coefficients_of, pair_contrast
 from robustdml_ops.ops.pairs.autograd import pair_dtype
-from robustdml_ops.ops.pairs.plan import PairFormula, pair_gpu_plan, pair_plan
+from robustdml_ops.ops.pairs.gpu_plan import pair_gpu_plan
+from robustdml_ops.ops.pairs.plan import PairFormula, pair_plan
 
 
 class ContrastFamilyLoss(PairFamilyLoss):

@@ -18,7 +18,8 @@ from robustdml_ops.losses.inputs import LossInputs, own_samples
 from robustdml_ops.losses.peer.listed_pairs import Cosines, ListedPairs, listed_pairs
 from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops.pairs.autograd import pair_dtype
-from robustdml_ops.ops.pairs.plan import PairFormula, pair_gpu_plan, pair_plan
+from robustdml_ops.ops.pairs.gpu_plan import pair_gpu_plan
+from robustdml_ops.ops.pairs.plan import PairFormula, pair_plan
 
 
 class PairInputs(NamedTuple):

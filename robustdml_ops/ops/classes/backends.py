@@ -207,10 +207,6 @@ def call(
 class TritonClasses(TritonRows, ClassBackend):
     """On CUDA devices; in Triton's interpreter also on the CPU."""
 
-    def inverse_norms(self, P: Tensor, inverse_norm: Tensor) -> bool:
-        self.normalize_rows(P, None, inverse_norm)
-        return True
-
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
         from robustdml_ops.ops.classes.kernels import class_lse as kernel
 
@@ -246,8 +242,7 @@ class TritonClasses(TritonRows, ClassBackend):
 
         X, P, (B, D) = similarities.embeddings, similarities.proxies, similarities.X.shape
         weighted, factor = torch.empty_like(similarities.X), torch.empty_like(upstream.lse)
-        slopes = None if E.dtype == factor.dtype else torch.empty_like(factor)
-        of_samples = (weighted, X, problem.labels.labels, similarities.X_inverse_norm, slopes)
+        slopes, given = torch.empty_like(factor), (weighted, X, problem.labels.labels, similarities.X_inverse_norm)
         parameters = rows_launch(D, device.tile_of("rows", X))
         with device.current(X):
             kernel[device.grid_of(B, parameters["BLOCK_R"])](
@@ -274,7 +269,8 @@ class TritonClasses(TritonRows, ClassBackend):
                 most=sweep.largest_sum(len(E)),
                 **parameters,
             )
-        similarities.exact_labels = None if slopes is None else partial(exact_labels, of_samples)
+        if E.dtype != factor.dtype:
+            similarities.exact_labels = partial(exact_labels, (*given, slopes))
         return factor, weighted
 
     def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:

@@ -68,7 +68,7 @@ class ClassGpuPlan(GpuPlan):
             losses = new(self.finish_samples.grid[0], dtype=torch.float64)
             rows = P if of.as_they_are else None
             vectors = (partials, target, labels, weights, margins, counts)
-            exact, slopes = self.exact_labels, None if self.exact_labels is None else torch.empty_like(factor)
+            exact, slopes = self.exact_labels, torch.empty_like(factor)
             self.finish_samples(*vectors, X, inverse_norm, rows, E, factor, slopes, weighted, losses)
 
             def complete(dV: Tensor, e: Tensor, first: int) -> None:
@@ -192,4 +192,6 @@ def _finish_samples(common: Common, X: Tensor, P: Tensor, formula: ClassFormula,
         **tile,
     }
     tensors = ("partials", "target", "labels", "weights", "margins", "counts", "X", "inverse_norm", "P", "E")
-    return Launch(kernel, device.grid_of(B, tile["BLOCK_R"]), (*tensors, "factor", "slopes", "weighted", "losses"), fixed)
+    return Launch(
+        kernel, device.grid_of(B, tile["BLOCK_R"]), (*tensors, "factor", "slopes", "weighted", "losses"), fixed
+    )

@@ -143,8 +143,7 @@ def write_terms(
         own *= of_row
         slope *= of_row
     tl.store(E + label * B + r, own, mask=here)
-    if slopes is not None:
-        tl.store(slopes + r, slope, mask=inside)
+    tl.store(slopes + r, slope, mask=inside)
 
     for start in range(0, D, BLOCK_D):
         d = (start + tl.arange(0, BLOCK_D)).to(tl.int64)[None, :]
@@ -167,7 +166,7 @@ def complete_terms(
     dlse,  # (B,) compute dtype, in: dL/dlse
     dlogit,  # (B,) compute dtype, in: dL/dlogit of the label
     factor,  # (B,) compute dtype, out: f / |x|
-    slopes,  # (B,) compute dtype, out: see add_labels; None: not wanted
+    slopes,  # (B,) compute dtype, out: see add_labels
     weighted,  # (B, D) operand dtype, contiguous, out: f ∘ X, X of length 1
     classes,  # C, in
     B,  # samples, in
@@ -315,7 +314,7 @@ def finish_samples(
     P,  # (C, D) bfloat16, any strides, in: proxies, multiplied as they are; None: unit rows are
     E,  # (C, B) operand dtype, contiguous, in/out: the labels' elements are written
     factor,  # (B,) compute dtype, out: f / |x|
-    slopes,  # (B,) compute dtype, out: see add_labels; None: not wanted
+    slopes,  # (B,) compute dtype, out: see add_labels
     weighted,  # (B, D) operand dtype, contiguous, out: f ∘ X, X of length 1
     losses,  # (programs,) float64, out: part of each program's samples in the loss
     B,  # samples, in

@@ -171,7 +171,7 @@ class TritonPairs(TritonRows, PairBackend):
         launches, parts = pair_launches(problem.options, place, S, V, sets.itself, strides)
         sides: Any = (sums.positive, sums.negative)
         dS = S if chunk.dS is None else chunk.dS
-        common = S, dS, sets.labels, sets.candidate_labels, upstream["upstream_positive"], upstream["upstream_negative"]
+        common = S, dS, sets.labels, sets.candidate_labels, chunk.X_scale, *(upstream[name] for name in UPSTREAM)
         own: Any
         if kind == "pair_lse":
             own = problem.candidate_weights, *sides, None if parts == 1 else new((8, parts, c))
@@ -197,7 +197,8 @@ class TritonPairs(TritonRows, PairBackend):
 
 
 # Tensors of the kernels, of all and of each.
-COMMON = ("S", "dS", "labels", "candidate_labels", "upstream_positive", "upstream_negative")
+UPSTREAM = ("upstream_positive", "upstream_negative")
+COMMON = ("S", "dS", "labels", "candidate_labels", "candidate_inverse_norm", *UPSTREAM)
 SUMS = {
     "pair_lse": ("lse_positive", "lse_negative"),
     "pair_hinge": ("sums_positive", "sums_negative"),

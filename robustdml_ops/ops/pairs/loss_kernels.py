@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type, log_one_plus
-from robustdml_ops.ops.pairs.kernels import ABSENT, pair_tile
+from robustdml_ops.ops.pairs.kernels import ABSENT, of_cosines, pair_tile
 
 # Near pairs that a tile makes one after the other; of more, as in a collapsed batch, all of its pairs side by side.
 FEW = tl.constexpr(32)
@@ -47,10 +47,11 @@ def near_distances(
 
 @triton.jit(do_not_specialize=["c", "first", "per_part", "n"])
 def pair_hinge(
-    S,  # (c, m) compute dtype, contiguous, in: cosines; of no use at the end with EUCLIDEAN
+    S,  # (c, m) compute dtype, contiguous, in: as in pair_lse; of no use at the end with EUCLIDEAN
     dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
     labels,  # (n,) int64, in
     candidate_labels,  # (m,) int64, in
+    candidate_inverse_norm,  # (m,) compute dtype, in: 1 / |candidate|, and dS is by the products; None: S has cosines
     upstream_positive,  # (n,) or () compute dtype, in: dL/dpositive; None: no gradients wanted
     upstream_negative,  # (n,) or () compute dtype, in
     sums_positive,  # (parts, n) compute dtype, out
@@ -87,6 +88,7 @@ def pair_hinge(
     begin = part * per_part
     end = tl.minimum(begin + per_part, m)
     label = tl.load(labels + places, mask=inside, other=ABSENT)
+    of_candidates = (candidate_labels, candidate_inverse_norm)
     dtype: tl.constexpr = S.dtype.element_ty
     # Pairs at a time, columns of their rows, and of those of a pair alone: as many as the registers hold with every
     # Triton from 3.6 on.
@@ -109,7 +111,7 @@ def pair_hinge(
     for start in range(begin, end, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
         mask = inside[:, None] & (columns < end)[None, :]
-        s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, end, ITSELF)
+        s, positive, negative = pair_tile(S, of_candidates, label, rows, inside, places, columns, m, end, ITSELF)
         t = s
         slope = tl.full(s.shape, 1.0, dtype)
         if EUCLIDEAN:
@@ -153,6 +155,7 @@ def pair_hinge(
         if upstream_positive is not None:
             gradient = tl.where(positive, factor_positive[:, None] * slope, 0.0)
             gradient = tl.where(negative, factor_negative[:, None] * slope, gradient)
+            gradient = of_cosines(gradient, candidate_inverse_norm, columns, end)
             tl.store(dS + rows[:, None] * m + columns[None, :], gradient, mask=mask)
     place = part.to(tl.int64) * n + places
     tl.store(sums_positive + place, tl.sum(sum_positive, axis=1), mask=inside)
@@ -180,10 +183,11 @@ def sigmoid(
 
 @triton.jit(do_not_specialize=["c", "first"])
 def pair_contrast(
-    S,  # (c, m) compute dtype, contiguous, in: cosines
+    S,  # (c, m) compute dtype, contiguous, in: cosines, or products of unit anchors with candidates as they are
     dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
     labels,  # (n,) int64, in
     candidate_labels,  # (m,) int64, in
+    candidate_inverse_norm,  # (m,) compute dtype, in: 1 / |candidate|, and dS is by the products; None: S has cosines
     coefficients,  # (2,) compute dtype, in: scale and bias of the logits
     column_lse,  # (m,) compute dtype, in: log-sum-exps of the candidates over all anchors; None: no columns
     column_upstream,  # (m,) compute dtype, in: dL/dcolumn_lse
@@ -211,6 +215,7 @@ def pair_contrast(
     places = first + rows
     rows = rows.to(tl.int64)
     label = tl.load(labels + places, mask=inside, other=ABSENT)
+    of_candidates = (candidate_labels, candidate_inverse_norm)
     dtype: tl.constexpr = S.dtype.element_ty
     scale, bias = tl.load(coefficients), tl.load(coefficients + 1)
     zeros = tl.zeros((BLOCK_R, BLOCK_M), dtype)
@@ -220,7 +225,7 @@ def pair_contrast(
     number, of_positives, loss_sum = zeros, zeros, zeros
     for start in range(0, m, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
-        s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, m, ITSELF)
+        s, positive, negative = pair_tile(S, of_candidates, label, rows, inside, places, columns, m, m, ITSELF)
         z = scale * s + bias
         if FORM == "sigmoid":
             loss_sum += tl.where(positive, softplus(-z), tl.where(negative, softplus(z), 0.0))
@@ -244,7 +249,7 @@ def pair_contrast(
     if FORM != "sigmoid":
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, m, ITSELF)
+            s, positive, negative = pair_tile(S, of_candidates, label, rows, inside, places, columns, m, m, ITSELF)
             z = scale * s + bias
             compared = negative if FORM == "each" else positive | negative
             sum_all += tl.exp(tl.where(compared, z - end[:, None], float("-inf")))
@@ -263,7 +268,7 @@ def pair_contrast(
         above_sum = zeros
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, m, ITSELF)
+            s, positive, negative = pair_tile(S, of_candidates, label, rows, inside, places, columns, m, m, ITSELF)
             t = lse[:, None] - (scale * s + bias)
             loss_sum += tl.where(positive, softplus(t), 0.0)
             above_sum += tl.where(positive, sigmoid(t), 0.0)
@@ -282,7 +287,7 @@ def pair_contrast(
         dscale_sum, dbias_sum = zeros, zeros
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, m, ITSELF)
+            s, positive, negative = pair_tile(S, of_candidates, label, rows, inside, places, columns, m, m, ITSELF)
             z = scale * s + bias
             if FORM == "sigmoid":
                 dz = tl.where(positive, -sigmoid(-z), tl.where(negative, sigmoid(z), 0.0)) * upstream
@@ -305,6 +310,7 @@ def pair_contrast(
             dscale_sum += dz * s
             dbias_sum += dz
             mask = inside[:, None] & (columns < m)[None, :]
-            tl.store(dS + rows[:, None] * m + columns[None, :], dz * scale, mask=mask)
+            gradient = of_cosines(dz * scale, candidate_inverse_norm, columns, m)
+            tl.store(dS + rows[:, None] * m + columns[None, :], gradient, mask=mask)
         tl.store(dscale + places, tl.sum(dscale_sum, axis=1), mask=inside)
         tl.store(dbias + places, tl.sum(dbias_sum, axis=1), mask=inside)

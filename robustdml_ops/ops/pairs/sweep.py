@@ -160,7 +160,9 @@ def _in_chunks(
     others, (backend, dtype, operand) = anchors if candidates is None else candidates, arithmetic
     # The anchors' gradient joins the candidates' in the compute type: half precision is rounded once, at the end.
     name, swept = "embeddings" if candidates is None else "candidates", Swept(anchors.to(dtype), "embeddings")
-    similarities = Similarities(others, swept, dtype, operand, backend, name=name, as_they_are=backend.has_lanes)
+    # Without lanes one side alone may be as it is: a batch with itself, and the contrast "both", have two.
+    as_they_are = backend.has_lanes or (candidates is not None and problem.column_lse is None)
+    similarities = Similarities(others, swept, dtype, operand, backend, name=name, as_they_are=as_they_are)
     result.candidate_scale = similarities.X_inverse_norm
     # A batch with itself has one gradient, of its rows on either side.
     similarities.want_gradients(want[1], want[0] and candidates is not None)
