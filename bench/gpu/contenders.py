@@ -30,6 +30,7 @@ AHEAD, CLOCK = 10, 2e9  # steps that the host launches ahead; cycles a second, a
 TYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32, "amp": torch.float32}
 SCALE = 20.0
 OURS, PML, GRAPH = "robustdml", "pytorch-metric-learning", "robustdml, CUDA graph"
+CUTILE, CUTE = "liger_kernel.ops.cutile.ops", "liger_kernel.ops.cutedsl.ops"
 LIGER = ("liger_kernel.transformers.functional", "liger_fused_linear_cross_entropy")
 LOGITS = 1 << 27  # elements of a slice of logits, by PyTorch alone
 
@@ -52,6 +53,17 @@ def chunked_cross_entropy(X: Tensor, P: Tensor, y: Tensor) -> Tensor:
 def imported(module: str, name: str = "linear_cross_entropy", **options: Any) -> Callable[..., Tensor]:
     """A function of a package that may be missing."""
     return unit(lambda X, P, y: getattr(import_module(module), name)(X, P, y, **options))
+
+
+def applied(module: str, name: str) -> Callable[..., Tensor]:
+    """A function of autograd of such a package, whose first result is the loss, or the losses of the samples."""
+
+    def loss(X: Tensor, P: Tensor, y: Tensor) -> Tensor:
+        found = getattr(import_module(module), name).apply(X, P, y)
+        losses: Tensor = found[0] if isinstance(found, tuple) else found
+        return losses.mean()
+
+    return unit(loss)
 
 
 def siglip_kernel(X: Tensor, V: Tensor) -> Tensor:
@@ -83,6 +95,14 @@ CONTENDERS: dict[str, dict[str, str | Callable[..., Any]]] = {
         "liger-kernel": imported(*LIGER),
         "liger-kernel, sums in float32": imported(*LIGER, accum_dtype=torch.float32),
         "liger-kernel, larger chunks": imported(*LIGER, chunk_mem_const=256),
+        # Of the backends that LIGER_KERNEL_IMPL chooses, and their variants for compute capability 9.0.
+        "liger-kernel, cuTile": applied(f"{CUTILE}.fused_linear_cross_entropy", "LigerFusedLinearCrossEntropyFunction"),
+        "liger-kernel, CuTe": imported(
+            f"{CUTE}.fused_linear_cross_entropy_sm90", "liger_fused_linear_cross_entropy_sm90"
+        ),
+        "liger-kernel, CuTe, by sample": applied(
+            f"{CUTE}.fused_scaled_cross_entropy_sm90", "LigerFusedScaledCrossEntropySM90Function"
+        ),
         # By default it leaves out gradients that are small.
         "cut-cross-entropy": imported("cut_cross_entropy"),
         "cut-cross-entropy, filter_eps=None": imported("cut_cross_entropy", filter_eps=None),

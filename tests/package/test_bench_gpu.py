@@ -18,6 +18,12 @@ PEERS = {
     "cut_cross_entropy": "linear_cross_entropy = lambda e, c, y, filter_eps='auto': cross_entropy(e @ c.t(), y)",
     "liger_kernel/transformers/functional": "liger_fused_linear_cross_entropy = lambda e, c, y, **options: "
     "cross_entropy(e @ c.t(), y)",
+    "liger_kernel/ops/cutile/ops/fused_linear_cross_entropy": "class LigerFusedLinearCrossEntropyFunction:\n"
+    "    apply = staticmethod(lambda e, c, y: (cross_entropy(e @ c.t(), y), None))",
+    "liger_kernel/ops/cutedsl/ops/fused_linear_cross_entropy_sm90": "liger_fused_linear_cross_entropy_sm90 = "
+    "lambda e, c, y: cross_entropy(e @ c.t(), y)",
+    "liger_kernel/ops/cutedsl/ops/fused_scaled_cross_entropy_sm90": "class LigerFusedScaledCrossEntropySM90Function:\n"
+    "    apply = staticmethod(lambda e, c, y: cross_entropy(e @ c.t(), y, reduction='none'))",
     "quack/linear_cross_entropy": "chunked_linear_cross_entropy = lambda x, w, y: cross_entropy(x @ w.t(), y)",
     "siglip_kernel": "fused_siglip_loss = lambda x, v, t, b: (-logsigmoid((2 * eye(len(x)) - 1) * "
     "(x @ v.t() * t.exp() + b))).sum() / len(x)",
