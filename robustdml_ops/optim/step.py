@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.backends import native_module as module
-from robustdml_ops.backends.dispatch import is_recorded
+from robustdml_ops.backends.dispatch import choose, is_recorded
 from robustdml_ops.engine.proxy_update import ProxyUpdate
 from robustdml_ops.engine.random_words import GOLDEN, random_key, random_words
-from robustdml_ops.engine.rows.lengths import SHORTEST, inverse_lengths
+from robustdml_ops.engine.rows.backends import BACKENDS as ROWS
+from robustdml_ops.engine.rows.backends import by_columns, new_rows
+from robustdml_ops.engine.rows.lengths import SHORTEST
 from robustdml_ops.engine.shards import is_sharded, local_of
 from robustdml_ops.engine.validation import all_finite
 
@@ -315,9 +317,14 @@ def _check_values(proxies: Tensor) -> None:
     """On the CPU, raise where a proxy has NaN or inf, or is so short that its gradient may overflow."""
     if proxies.device.type != "cpu":
         return
+    compute, columns = widened(proxies.dtype), by_columns(proxies)
+    backend = choose(ROWS, None, proxies.device, compute)
     for first in range(0, len(proxies), _ROWS_CHECKED):
-        rows = proxies.detach()[first : first + _ROWS_CHECKED].to(widened(proxies.dtype))
-        inverse = inverse_lengths(rows)
+        rows = proxies.detach()[first : first + _ROWS_CHECKED]
+        if rows.dtype != compute:
+            rows = new_rows(rows, len(rows), columns, compute).copy_(rows)
+        inverse = rows.new_empty(len(rows))
+        backend.inverse_norms(rows, inverse)
         bad = ~(inverse <= 1 / SHORTEST[rows.dtype])
         if bad.any():
             row = int(bad.nonzero()[0])
