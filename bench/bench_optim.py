@@ -63,13 +63,15 @@ def test_two_bytes_against_float32(timed, kind):
 
 
 @pytest.mark.parametrize(
-    ("classes", "rule"),
+    ("classes", "D", "rule"),
     [
-        *product([100_000, 1_000_000], ["adamw", "adamw bfloat16", "adamw of two bytes"]),
-        (10_000_000, "adamw of two bytes"),
+        *product([100_000, 1_000_000], [128], ["adamw", "adamw bfloat16", "adamw of two bytes"]),
+        (10_000_000, 128, "adamw of two bytes"),
+        (2_000_000, 64, "adagrad of two bytes"),
     ],
 )
-def test_memory(in_own_process, classes, rule):
+def test_memory(in_own_process, classes, D, rule):
     """Beyond proxies and moments, and in all."""
-    group = f"memory of AdamW within the sweep, C={classes:.0e} D=128"
-    in_own_process("optimizer_steps", 256, classes, 128, rule, group=group, contender=rule)
+    name = "Adagrad" if rule.startswith("adagrad") else "AdamW"
+    group = f"memory of {name} within the sweep, C={classes:.0e} D={D}"
+    in_own_process("optimizer_steps", 256, classes, D, rule, group=group, contender=rule)

@@ -21,16 +21,18 @@ LOSSES = {"proxy-anchor": ProxyAnchorLoss, "normalized-softmax": NormalizedSoftm
 RULES: dict[str, Callable[[ProxyAnchorLoss], ProxyOptimizer]] = {
     "adamw": lambda loss: ProxyAdamW(loss, lr=1e-2),
     "adamw bfloat16": lambda loss: ProxyAdamW(loss, lr=1e-2, moments=torch.bfloat16),
-    "adamw of two bytes": lambda loss: ProxyAdamW(loss.bfloat16(), lr=1e-2, moments=torch.bfloat16),
+    "adamw of two bytes": lambda loss: ProxyAdamW(loss, lr=1e-2, moments=torch.bfloat16),
     "sgd": lambda loss: ProxySGD(loss, lr=1e-2, momentum=0.9),
     "adagrad": lambda loss: ProxyAdagrad(loss, lr=1e-2),
+    "adagrad of two bytes": lambda loss: ProxyAdagrad(loss, lr=1e-2),
 }
 
 
 def step_of(name: str, workload: Workload, negative_share: float = 1.0) -> Callable[[], None]:
     """``within/<loss>/<rule>``, or ``after/<loss>/adamw``: backward, and then ``torch.optim.AdamW(fused=True)``."""
     when, kind, rule = name.split("/")
-    loss_function = LOSSES[kind](workload.shape.C, workload.shape.D, negative_share=negative_share)
+    dtype = torch.bfloat16 if rule.endswith("of two bytes") else torch.float32
+    loss_function = LOSSES[kind](workload.shape.C, workload.shape.D, negative_share=negative_share, dtype=dtype)
     X, y = workload.embeddings, workload.labels
     optimizer: torch.optim.Optimizer
     if when == "within":

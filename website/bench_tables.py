@@ -227,19 +227,20 @@ def crowd() -> str:
 
 
 def proxy_bytes() -> str:
-    """Peak memory of AdamW within the sweep, by the types of proxies and moments."""
+    """Peak memory of optimisers within the sweep, by the types of proxies and moments."""
     titles = {
-        ("1e+06", "adamw"): "10⁶ × 128, float32",
-        ("1e+06", "adamw bfloat16"): "10⁶ × 128, float32, moments bfloat16",
-        ("1e+06", "adamw of two bytes"): "10⁶ × 128, bfloat16, moments bfloat16",
-        ("1e+07", "adamw of two bytes"): "10⁷ × 128, bfloat16, moments bfloat16",
+        ("AdamW", "1e+06 D=128", "adamw"): "10⁶ × 128, float32",
+        ("AdamW", "1e+06 D=128", "adamw bfloat16"): "10⁶ × 128, float32, moments bfloat16",
+        ("AdamW", "1e+06 D=128", "adamw of two bytes"): "10⁶ × 128, bfloat16, moments bfloat16",
+        ("AdamW", "1e+07 D=128", "adamw of two bytes"): "10⁷ × 128, bfloat16, moments bfloat16",
+        ("Adagrad", "2e+06 D=64", "adagrad of two bytes"): "2·10⁶ × 64, bfloat16",
     }
     found = {(row["group"], row["contender"]): row for row in cpu()["memory"]}
     rows = []
-    for (classes, rule), title in titles.items():
-        row = found[f"memory of AdamW within the sweep, C={classes} D=128", rule]
-        rows.append([title, f"{row['bytes_an_element']:.5g}", f"{row['beyond_mb']:.0f} MB"])
-    return table(["`ProxyAdamW`, proxies", "bytes an element, at most", "of it beyond proxies and moments"], rows)
+    for (name, sizes, rule), title in titles.items():
+        row = found[f"memory of {name} within the sweep, C={sizes}", rule]
+        rows.append([f"`Proxy{name}`", title, f"{row['bytes_an_element']:.5g}", f"{row['beyond_mb']:.0f} MB"])
+    return table(["optimiser", "proxies", "bytes an element, at most", "of it beyond proxies and moments"], rows)
 
 
 def times() -> dict[tuple[str, str], dict[str, Any]]:
