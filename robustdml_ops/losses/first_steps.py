@@ -1,12 +1,13 @@
 """Warns once where the first steps of training change nothing: a class matrix that no optimiser has, a loss that stays.
 
 With very many classes that would take long to see. There the samples tell: they are no nearer to their own proxy than
-to that of another sample.
+to that of another sample, or find fewer of their class within the batch than at the start.
 
 Nothing waits for a GPU: numbers are copied to the host beside the work, and read when they have arrived.
 """
 
 import math
+from collections.abc import Callable
 import warnings
 from typing import Any
 
@@ -25,6 +26,9 @@ AVERAGED, FALLEN = 20, 0.98
 # Calls until which samples have to be nearer to their own proxies, in this share of cases (chance: a half). Looked at
 # where at least so many can be compared, and the loss itself would tell later than after twice as many calls.
 EARLY, NEARER, COMPARED = 220, 0.58, 100
+# The share of samples whose nearest one in the batch has their label may fall by this since the first calls, and by so
+# many standard errors.
+FELL, ERRORS = 0.03, 4
 # Steps for which a number on its way to the host is waited for; a NaN never arrives.
 PATIENCE = 1000
 # Rows whose values are compared.
@@ -40,18 +44,25 @@ class FirstSteps:
         self.rows: Tensor | None = None  # of some classes of the first batch
         self.values: Tensor | None = None  # of these rows, at first
         self.total: Tensor | None = None
-        self.compared: Tensor | None = None  # how often own proxies were nearer, and comparisons, (2,)
+        # Hits and samples, (2,) each: own proxies "nearer", and retrieval within the batch at "first" and at "last".
+        self.counted: dict[str, Tensor] = {}
         self.arriving: dict[str, Tensor] = {}  # numbers on the host, NaN until they are there
         self.over = False
 
     def look(self, loss_function: Any, embeddings: Any, labels: Any) -> None:
         """See the embeddings of a call before its loss, which may move the proxies; calls before it were right."""
-        if not self.seldom or not EARLY - AVERAGED <= self.calls < EARLY or torch.compiler.is_compiling():
+        first, last = 0 < self.calls <= AVERAGED, EARLY - AVERAGED <= self.calls < EARLY
+        if not self.seldom or not (first or last) or torch.compiler.is_compiling():
             return
         fits = isinstance(labels, Tensor) and labels.dim() == 1 and len(labels) == len(embeddings)
-        if fits and not is_recorded(embeddings.device):
-            found = _nearer(loss_function, embeddings.detach(), labels.to(embeddings.device, torch.int64))
-            self.compared = found if self.compared is None else self.compared + found
+        if not fits or is_recorded(embeddings.device):
+            return
+        X, labels = embeddings.detach(), labels.to(embeddings.device, torch.int64)
+        found = {"first" if first else "last": _retrieved(X, labels)}
+        if last:
+            found["nearer"] = _nearer(loss_function, X, labels)
+        for name, counts in found.items():
+            self.counted[name] = self.counted[name] + counts if name in self.counted else counts
 
     def __call__(self, loss_function: Any, embeddings: Tensor, labels: Tensor | None, loss: Any) -> None:
         """See one call, with its result: a loss, or what a reducer of the peer makes of it."""
@@ -71,14 +82,14 @@ class FirstSteps:
             self.total = mean if self.total is None else self.total + mean
             if self.calls == self.last:
                 self._send("loss", self.total)
-        if self.calls == EARLY and self.compared is not None:
-            nearer, compared = self.compared
-            self._send("nearer", torch.where(compared >= COMPARED, nearer / compared, 1.0))
-            self.compared = None
-        for name, number in list(self.arriving.items()):
-            if not number.isnan():
+        if self.calls == EARLY and "last" in self.counted:
+            self._send("early", _judged(**self.counted))
+            self.counted = {}
+        for name, numbers in list(self.arriving.items()):
+            if not numbers.isnan().any():
                 del self.arriving[name]
-                message = MESSAGES[name](loss_function, float(number), self.last)
+                values: Any = numbers.tolist()
+                message = MESSAGES[name](loss_function, values, self.last)
                 if message is not None:
                     warnings.warn(message, stacklevel=2)
         self.over = self.calls > max(self.last, UNMOVED, EARLY) + (PATIENCE if self.arriving else 0)
@@ -97,9 +108,9 @@ class FirstSteps:
             self.rows = places.clamp(0, len(matrix) - 1)
             self.values = matrix[self.rows].clone()
 
-    def _send(self, name: str, number: Tensor) -> None:
-        self.arriving[name] = torch.full((), math.nan, dtype=torch.float32, device="cpu", pin_memory=number.is_cuda)
-        self.arriving[name].copy_(number, non_blocking=True)
+    def _send(self, name: str, numbers: Tensor) -> None:
+        here = torch.full(numbers.shape, math.nan, dtype=torch.float32, device="cpu", pin_memory=numbers.is_cuda)
+        self.arriving[name] = here.copy_(numbers, non_blocking=True)
 
 
 def _matrix(loss_function: Any) -> Tensor:
@@ -127,6 +138,24 @@ def _nearer(loss_function: Any, X: Tensor, labels: Tensor) -> Tensor:
     )
     known = known & known[away] & (labels != labels[away])
     return torch.stack([(known & (own > other)).sum(), known.sum()]).float()
+
+
+def _retrieved(X: Tensor, labels: Tensor) -> Tensor:
+    """How often the nearest other sample of the batch (B, D) has a sample's label; of how many with another of it."""
+    same = (labels[:, None] == labels).fill_diagonal_(False)
+    unit = torch.nn.functional.normalize(X.float(), dim=1)
+    nearest = (unit @ unit.t()).fill_diagonal_(-math.inf).argmax(1)
+    return torch.stack([same.gather(1, nearest[:, None]).sum(), same.any(1).sum()]).float()
+
+
+def _judged(last: Tensor, nearer: Tensor, first: Tensor | None = None) -> Tensor:
+    """The share of samples that are nearer to their own proxy, 1 if unknown; by how much retrieval fell, or 0."""
+    (found, of), (near, compared) = last, nearer
+    before, earlier = torch.zeros_like(last) if first is None else first
+    p, q = found / of, before / earlier
+    error = ((p - p * p) / of + (q - q * q) / earlier).sqrt()
+    fell = torch.where((of >= COMPARED) & (earlier >= COMPARED) & (q - p > ERRORS * error), q - p, 0.0)
+    return torch.stack([torch.where(compared >= COMPARED, near / compared, 1.0), fell])
 
 
 def _rounded(loss_function: Any, dtype: torch.dtype) -> str:
@@ -168,16 +197,29 @@ def _standing(loss_function: Any, found: float, steps: int) -> str | None:
     )
 
 
-def _not_nearer(loss_function: Any, found: float, _: int) -> str | None:
-    if not found < NEARER:
+def _not_learnt(loss_function: Any, found: list[float], _: int) -> str | None:
+    nearer, fell = found
+    if nearer < NEARER:
+        seen = (
+            f"samples are nearer to the proxy of their class than to that of another sample in {100 * nearer:.0f} % of "
+            "cases, and by chance in 50 %: the network learns nothing from proxies"
+        )
+    elif fell > FELL:
+        seen = (
+            f"fewer samples than in the first {AVERAGED} have one of their class as the nearest of the batch, by "
+            f"{100 * fell:.0f} points: the network unlearns what it knew for proxies"
+        )
+    else:
         return None
     return (
-        f"after {EARLY} steps of {type(loss_function).__name__} samples are nearer to the proxy of their class than to "
-        f"that of another sample in {100 * found:.0f} % of cases, and by chance in 50 %: the network learns nothing "
-        f"from proxies of {loss_function.num_classes} classes that began at random, even if the loss falls. Train "
-        "it on pairs first, as by SupConLoss, and let proxies begin as embeddings, by start_class_matrix or "
-        "first_embeddings=; or look at the learning rates"
+        f"after {EARLY} steps of {type(loss_function).__name__} {seen} of {loss_function.num_classes} classes that "
+        "began at random, even if the loss falls. Train it on pairs first, as by SupConLoss, and let proxies begin as "
+        "embeddings, by start_class_matrix or first_embeddings=; or look at the learning rates"
     )
 
 
-MESSAGES = {"moved": _unmoved, "loss": _standing, "nearer": _not_nearer}
+MESSAGES: dict[str, Callable[[Any, Any, int], str | None]] = {
+    "moved": _unmoved,
+    "loss": _standing,
+    "early": _not_learnt,
+}

@@ -130,6 +130,30 @@ def test_random_proxies_of_very_many_classes_are_told_early(name):
     assert re.search(r"after 220 steps of \w+ samples are nearer .* in 5\d % of cases.*start_class_matrix", told[0])
 
 
+def train_pairs(unlearning, classes=100_000, number=first_steps.EARLY + 1):
+    """Steps on pairs of clusters, whose proxies begin as embeddings, and whose noise may grow; what was warned."""
+    loss_function = MANY["arcface"](classes, D, first_embeddings=1)
+    optimizer = ProxyAdagrad(loss_function, lr=0.05)
+    generator = torch.Generator().manual_seed(7)
+    means = torch.randn(classes, D, generator=generator)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for step in range(number):
+            labels = torch.randint(classes, (24,), generator=generator).repeat_interleave(2)
+            noise = 0.7 + unlearning * step / number
+            X = means[labels] + noise * torch.randn(48, D, generator=generator)
+            loss_function(X.requires_grad_(), labels).backward()
+            optimizer.step()
+    return [str(one.message) for one in caught]
+
+
+def test_retrieval_that_falls_within_batches_is_told():
+    told = train_pairs(0.4)
+    assert len(told) == 1
+    assert re.search(r"after 220 steps of ArcFaceLoss fewer samples than in the first 20 .* by \d+ points", told[0])
+    assert train_pairs(0.0) == []
+
+
 @pytest.mark.parametrize("name", MANY)
 def test_many_classes_that_are_learnt_are_not(name):
     assert train_many(MANY[name](50, D), 50) == []

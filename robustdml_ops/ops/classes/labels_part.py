@@ -16,8 +16,8 @@ def labels_launch(X: Tensor, strides: tuple[int, ...]) -> Launch:
     """The launch of ``add_labels`` for embeddings X (B, D) and gradients of rows of these ``strides``."""
     from robustdml_ops.ops.classes.sample_kernels import add_labels as kernel
 
-    (B, D), tile = X.shape, device.launch(BLOCK_B=32, BLOCK_D=64, num_warps=1, num_stages=1)
+    (B, D), tile = X.shape, device.launch(BLOCK_B=32, BLOCK_D=32, num_warps=2, num_stages=1)
     names = ("G_row_stride", "G_column_stride", "X_row_stride", "X_column_stride")
     fixed = {"B": B, "D": D, **dict(zip(names, (*strides, *X.stride()), strict=True)), **tile}
     tensors = ("G", "E", "weighted", "X", "labels", "inverse_norm", "slopes", "first", "n")
-    return Launch(kernel, (B, -(-D // 64)), tensors, fixed)
+    return Launch(kernel, (B, -(-D // 32)), tensors, fixed)
