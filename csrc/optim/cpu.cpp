@@ -32,8 +32,31 @@ struct Bfloat16 {
     }
 };
 
+// Lengths of the rows that the elements belong to, for rates in radians: of no interest, of one row, of one
+// row each.
+template <class T>
+struct Unasked {
+    ROBUSTDML_HD T at(std::int64_t) const { return T(1); }
+    ROBUSTDML_HD T by_root_of_D(std::int64_t) const { return T(1); }
+};
+template <class T>
+struct OfOne {
+    T length, inverse_root;  // 1 / sqrt(D)
+
+    ROBUSTDML_HD T at(std::int64_t) const { return length; }
+    ROBUSTDML_HD T by_root_of_D(std::int64_t) const { return length * inverse_root; }
+};
+template <class T>
+struct OfEach {
+    const T* lengths;
+    T inverse_root;
+
+    ROBUSTDML_HD T at(std::int64_t i) const { return lengths[i]; }
+    ROBUSTDML_HD T by_root_of_D(std::int64_t i) const { return lengths[i] * inverse_root; }
+};
+
 // Elements side by side: P, its moments and its gradient.
-template <class T, class Proxies, class Moments>
+template <class T, class Proxies, class Moments, class Lengths = Unasked<T>>
 struct Piece {
     Proxies P;
     Moments M1, M2;
@@ -43,6 +66,7 @@ struct Piece {
     // Its lowest 16 bits round M1, the next ones M2, the next ones P.
     std::int64_t word;         // of the first
     std::int64_t word_stride;  // from one to the next
+    Lengths row{};
 };
 
 template <class T>
@@ -54,31 +78,33 @@ constexpr bool is_plain(const Bfloat16<T>&) {
     return false;
 }
 
-template <class T, class Proxies, class Moments>
-ROBUSTDML_HD void adamw(const Piece<T, Proxies, Moments>& piece, const ProxyUpdate<T>& u) {
+template <class T, class Proxies, class Moments, class Lengths>
+ROBUSTDML_HD void adamw(const Piece<T, Proxies, Moments, Lengths>& piece, const ProxyUpdate<T>& u) {
     const T keep = T(1 - u.lr * u.weight_decay), towards1 = T(1 - u.beta1), beta2 = T(u.beta2);
     const T towards2 = T(1 - u.beta2), step_size = T(u.step_size), inverse_root = T(u.inverse_root);
     const T eps = T(u.eps);
     const T* G = piece.G;
     const Proxies P = piece.P;
     const Moments M1 = piece.M1, M2 = piece.M2;
+    const Lengths row = piece.row;
     const std::uint64_t key = u.key, word = std::uint64_t(piece.word),
                         stride = std::uint64_t(piece.word_stride);
 #pragma omp simd
     for (std::int64_t i = 0; i < piece.count; ++i) {
-        const T g = G[i], before = M1.read(i);
+        const T g = G[i] * row.at(i), before = M1.read(i);
         const T m1 = before + towards1 * (g - before);
         const T m2 = beta2 * M2.read(i) + towards2 * (g * g);
         const std::uint64_t random =
             is_plain(M1) && is_plain(P) ? 0 : random_word(key, word + std::uint64_t(i) * stride);
         M1.write(i, m1, random);
         M2.write(i, m2, random >> 16);
-        P.write(i, keep * P.read(i) - step_size * m1 / (std::sqrt(m2) * inverse_root + eps), random >> 32);
+        const T step = step_size * row.by_root_of_D(i);
+        P.write(i, keep * P.read(i) - step * m1 / (std::sqrt(m2) * inverse_root + eps), random >> 32);
     }
 }
 
-template <class T, class Proxies, class Moments>
-ROBUSTDML_HD void sgd(const Piece<T, Proxies, Moments>& piece, const ProxyUpdate<T>& u) {
+template <class T, class Proxies, class Moments, class Lengths>
+ROBUSTDML_HD void sgd(const Piece<T, Proxies, Moments, Lengths>& piece, const ProxyUpdate<T>& u) {
     const T lr = T(u.lr), weight_decay = T(u.weight_decay), momentum = T(u.momentum);
     const T before = u.first_step ? T(0) : momentum, towards = u.first_step ? T(1) : T(1 - u.dampening);
     // The step is lr * (along_gradient * g + along_momentum * m).
@@ -86,6 +112,7 @@ ROBUSTDML_HD void sgd(const Piece<T, Proxies, Moments>& piece, const ProxyUpdate
     const T* G = piece.G;
     const Proxies P = piece.P;
     const Moments M1 = piece.M1;
+    const Lengths row = piece.row;
     const std::uint64_t key = u.key, word = std::uint64_t(piece.word),
                         stride = std::uint64_t(piece.word_stride);
     if (!M1.data) {
@@ -93,23 +120,24 @@ ROBUSTDML_HD void sgd(const Piece<T, Proxies, Moments>& piece, const ProxyUpdate
         for (std::int64_t i = 0; i < piece.count; ++i) {
             const std::uint64_t random = is_plain(P) ? 0 : random_word(key, word + std::uint64_t(i) * stride);
             const T p = P.read(i);
-            P.write(i, p - lr * (G[i] + weight_decay * p), random >> 32);
+            const T turn = row.at(i);
+            P.write(i, p - lr * turn * (turn * (G[i] + weight_decay * p)), random >> 32);
         }
         return;
     }
 #pragma omp simd
     for (std::int64_t i = 0; i < piece.count; ++i) {
-        const T p = P.read(i), g = G[i] + weight_decay * p;
+        const T p = P.read(i), g = (G[i] + weight_decay * p) * row.at(i);
         const T m1 = before * M1.read(i) + towards * g;
         const std::uint64_t random =
             is_plain(M1) && is_plain(P) ? 0 : random_word(key, word + std::uint64_t(i) * stride);
         M1.write(i, m1, random);
-        P.write(i, p - lr * (along_gradient * g + along_momentum * m1), random >> 32);
+        P.write(i, p - lr * row.at(i) * (along_gradient * g + along_momentum * m1), random >> 32);
     }
 }
 
-template <class T, class Proxies, class Moments>
-ROBUSTDML_HD void update_piece(const Piece<T, Proxies, Moments>& piece, const ProxyUpdate<T>& u) {
+template <class T, class Proxies, class Moments, class Lengths>
+ROBUSTDML_HD void update_piece(const Piece<T, Proxies, Moments, Lengths>& piece, const ProxyUpdate<T>& u) {
     if (u.kind == UpdateKind::adamw)
         adamw(piece, u);
     else
@@ -136,6 +164,46 @@ ROBUSTDML_HD void update_elements(const ProxyUpdate<T>& u, const Rows<const T>& 
                                        values_at<T, Moments>(u.M2, place), g, length,
                                        columns ? first * D + k : (first + k) * D, columns ? D : 1},
             u);
+    }
+}
+
+// The same with rates in radians, which depend on the lengths of rows: a row, or kRowsTogether by columns, at
+// a time.
+template <class T, class Proxies, class Moments>
+ROBUSTDML_HD void turn_rows(const ProxyUpdate<T>& u, const Rows<const T>& G, const Rows<const T>& P,
+                            std::int64_t first, std::int64_t count, std::int64_t D) {
+    const T inverse_root = T(1 / std::sqrt(double(D)));
+    const auto update = [&](std::int64_t place, const T* g, std::int64_t length, std::int64_t word,
+                            std::int64_t word_stride, auto row) {
+        update_piece(Piece<T, Proxies, Moments, decltype(row)>{values_at<T, Proxies>(u.P, place),
+                                                               values_at<T, Moments>(u.M1, place),
+                                                               values_at<T, Moments>(u.M2, place), g, length,
+                                                               word, word_stride, row},
+                     u);
+    };
+    if (!P.by_columns()) {
+        for (std::int64_t k = 0; k < count; ++k) {
+            const std::int64_t place = (first + k) * P.row_stride;
+            const Proxies p = values_at<T, Proxies>(u.P, place);
+            T square = 0;
+#pragma omp simd reduction(+ : square)
+            for (std::int64_t d = 0; d < D; ++d) square += p.read(d) * p.read(d);
+            update(place, G.row(k), D, (first + k) * D, 1, OfOne<T>{std::sqrt(square), inverse_root});
+        }
+        return;
+    }
+    for (std::int64_t from = 0; from < count; from += kRowsTogether) {
+        const std::int64_t length = std::min(kRowsTogether, count - from);
+        T lengths[kRowsTogether] = {};
+        for (std::int64_t d = 0; d < D; ++d) {
+            const Proxies p = values_at<T, Proxies>(u.P, d * P.column_stride + first + from);
+#pragma omp simd
+            for (std::int64_t i = 0; i < length; ++i) lengths[i] += p.read(i) * p.read(i);
+        }
+        for (std::int64_t i = 0; i < length; ++i) lengths[i] = std::sqrt(lengths[i]);
+        for (std::int64_t d = 0; d < D; ++d)
+            update(d * P.column_stride + first + from, G.column(d) + from, length, (first + from) * D + d, D,
+                   OfEach<T>{lengths, inverse_root});
     }
 }
 
@@ -224,7 +292,12 @@ ROBUSTDML_HD bool all_finite(const Rows<const T>& G, std::int64_t count, std::in
 template <class T, class Proxies>
 ROBUSTDML_HD void update_run(const ProxyUpdate<T>& u, const Rows<const T>& G, const Rows<const T>& P,
                              std::int64_t first, std::int64_t count, std::int64_t D) {
-    if (u.kind != UpdateKind::adagrad) {
+    if (u.kind != UpdateKind::adagrad && u.radians) {
+        if (u.bfloat16)
+            turn_rows<T, Proxies, Bfloat16<T>>(u, G, P, first, count, D);
+        else
+            turn_rows<T, Proxies, Plain<T>>(u, G, P, first, count, D);
+    } else if (u.kind != UpdateKind::adagrad) {
         if (u.bfloat16)
             update_elements<T, Proxies, Bfloat16<T>>(u, G, P, first, count, D);
         else

@@ -6,8 +6,10 @@
 //               P  <- P - lr M1, with Nesterov's P - lr (G + momentum M1), without momentum P - lr G
 //     Adagrad   M1 <- M1 + mean over D of (G + weight_decay P)^2, one number a row, r = lr / (sqrt(M1) + eps)
 //               P  <- P - r (G + weight_decay P)
-//     radians   M1 <- M1 + |P|^2 |G + weight_decay P|^2, r = lr |P|^2 / (sqrt(M1) + eps): a step on the row
-//               of length 1, so that the first one turns a row by lr whatever its length is
+//     radians   a step on the row of length 1: with |P| G in place of G, and |P| times as far. Adagrad
+//               M1 <- M1 + |P|^2 |G + weight_decay P|^2, r = lr |P|^2 / (sqrt(M1) + eps), so that the first
+//               one turns a row by lr; AdamW in addition with lr / sqrt(D) in place of lr but in the weight
+//               decay
 #pragma once
 
 #include <cstdint>
@@ -41,7 +43,7 @@ struct ProxyUpdate {
     double dampening;
     bool nesterov;
     bool first_step;
-    bool radians;   // Adagrad alone
+    bool radians;
     bool* skipped;  // (chunks,) out: true where a chunk has NaN or inf in G and was left as it is
 
     static constexpr auto fields() {

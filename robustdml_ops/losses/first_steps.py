@@ -7,8 +7,8 @@ Nothing waits for a GPU: numbers are copied to the host beside the work, and rea
 """
 
 import math
-from collections.abc import Callable
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch

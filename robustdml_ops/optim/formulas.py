@@ -11,11 +11,19 @@ from robustdml_ops.optim.optimizer import Losses, ProxyOptimizer, check_settings
 from robustdml_ops.optim.step import widened
 
 
+def _lengths(P: Tensor) -> Tensor:
+    """|p| of rows (c, D), (c, 1)."""
+    return P.square().sum(1, keepdim=True).sqrt()
+
+
 class ProxyAdamW(ProxyOptimizer):
     """``torch.optim.AdamW`` on the proxies of a loss, one chunk at a time while it is in cache.
 
         m ← β₁ m + (1 − β₁) g,    v ← β₂ v + (1 − β₂) g²
         p ← (1 − η λ) p − η / (1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε)
+
+    With ``radians`` the step is that on the row of length 1, by η/√D an element: g is multiplied by |p|, and the
+    second term of p by |p|/√D. The first step then turns a row by about η radians, whatever its length.
 
     No gradient of the size of the proxies exists. m and v are ``state[proxies]["exp_avg"]`` and
     ``["exp_avg_sq"]`` as in torch.optim.AdamW, whose ``state_dict`` this one loads, and back. TypeError or ValueError
@@ -31,6 +39,8 @@ class ProxyAdamW(ProxyOptimizer):
         with settings of its own. Train other parameters, of the model or of the loss, with another optimiser.
     lr, betas, eps, weight_decay
         η, (β₁, β₂), ε and λ. Schedulers set ``lr``; the sweep reads it at its step.
+    radians : bool
+        Whether η is an angle.
     scale : float
         dL/dloss, where L is the number whose backward is called; another factor raises. It may be set before each loss.
         A step has this factor; that of a loss scaler is given as ``scaler`` instead.
@@ -69,12 +79,13 @@ class ProxyAdamW(ProxyOptimizer):
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
         *,
+        radians: bool = False,
         scale: float = 1.0,
         scaler: torch.amp.GradScaler | None = None,
         moments: torch.dtype = torch.float32,
         seed: int = 0,
     ) -> None:
-        settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        settings = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "radians": radians}
         super().__init__(losses, scale, scaler, {**settings, "moments": moments, "seed": seed})
 
     def _check(self, group: dict[str, Any]) -> None:
@@ -85,12 +96,16 @@ class ProxyAdamW(ProxyOptimizer):
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
     ) -> tuple[Tensor, ...]:
         beta1, beta2 = group["betas"]
-        settings = self.native_settings(group, step)
+        settings, turn = self.native_settings(group, step), None
+        if group["radians"]:
+            turn = _lengths(P)
+            G = G * turn
         m = torch.lerp(moments[0], G, 1 - beta1)
         v = (moments[1] * beta2).addcmul_(G, G, value=1 - beta2)
         denominator = (v.sqrt() * settings["inverse_root"]).add_(group["eps"])
         decayed = P * (1 - float(group["lr"]) * group["weight_decay"])
-        return decayed.addcdiv_(m, denominator, value=-settings["step_size"]), m, v
+        numerator = m if turn is None else m * (turn / math.sqrt(P.shape[1]))
+        return decayed.addcdiv_(numerator, denominator, value=-settings["step_size"]), m, v
 
     def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
         (beta1, beta2), lr = group["betas"], float(group["lr"])
@@ -102,6 +117,7 @@ class ProxyAdamW(ProxyOptimizer):
             "beta2": float(beta2),
             "step_size": lr / (1 - beta1**step),
             "inverse_root": 1 / math.sqrt(1 - beta2**step),
+            "radians": bool(group["radians"]),
         }
 
 
@@ -112,6 +128,9 @@ class ProxySGD(ProxyOptimizer):
 
     Nesterov's form takes p ← p − η (g + μ m), and without momentum there is no m: p ← p − η g. Where the
     momentum is set later, m starts at 0.
+
+    With ``radians`` the step is that on the row of length 1: g is multiplied by |p|, and so is the step. A row turns as
+    far as one of length 1, whose gradient is |p| g; the scale of the loss still counts.
 
     m is ``state[proxies]["momentum_buffer"]``, as in torch.optim.SGD.
 
@@ -124,6 +143,8 @@ class ProxySGD(ProxyOptimizer):
         As in :class:`~robustdml_ops.optim.ProxyAdamW`; so are errors and memory.
     lr, momentum, dampening, weight_decay, nesterov
         η, μ, d, λ, and whether Nesterov's form is taken, which needs a momentum and no dampening.
+    radians : bool
+        Whether rows of any length turn as one of length 1.
 
     Examples
     --------
@@ -148,13 +169,15 @@ class ProxySGD(ProxyOptimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         *,
+        radians: bool = False,
         scale: float = 1.0,
         scaler: torch.amp.GradScaler | None = None,
         moments: torch.dtype = torch.float32,
         seed: int = 0,
     ) -> None:
         settings = {"lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay}
-        super().__init__(losses, scale, scaler, {**settings, "nesterov": nesterov, "moments": moments, "seed": seed})
+        flags = {"nesterov": nesterov, "radians": radians}
+        super().__init__(losses, scale, scaler, {**settings, **flags, "moments": moments, "seed": seed})
 
     def _check(self, group: dict[str, Any]) -> None:
         check_settings(group, momentum=group["momentum"], dampening=group["dampening"])
@@ -177,6 +200,9 @@ class ProxySGD(ProxyOptimizer):
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
     ) -> tuple[Tensor, ...]:
         g, lr = G + group["weight_decay"] * P, float(group["lr"])
+        if group["radians"]:
+            turn = _lengths(P)
+            g, lr = g * turn, lr * turn
         if not moments:
             return (P - lr * g,)
         momentum = group["momentum"]
@@ -185,7 +211,8 @@ class ProxySGD(ProxyOptimizer):
 
     def native_settings(self, group: dict[str, Any], step: int) -> dict[str, Any]:
         numbers = {name: float(group[name]) for name in ("lr", "weight_decay", "momentum", "dampening")}
-        return {**numbers, "nesterov": bool(group["nesterov"]), "first_step": step == 1}
+        flags = {name: bool(group[name]) for name in ("nesterov", "radians")}
+        return {**numbers, **flags, "first_step": step == 1}
 
 
 class ProxyAdagrad(ProxyOptimizer):

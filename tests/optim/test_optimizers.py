@@ -124,6 +124,7 @@ def test_adagrad_is_the_published_one(small_chunks, name, backend, weight_decay,
         (ProxySGD, {"momentum": 0.9, "moments": torch.bfloat16}),
         (ProxyAdamW, {}),
         (ProxySGD, {}),
+        (ProxyAdamW, {"moments": torch.bfloat16, "radians": True}),
         (ProxyAdagrad, {"weight_decay": 0.1}),
     ],
 )
