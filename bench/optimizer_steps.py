@@ -1,11 +1,14 @@
 """A whole training step of the proxies: loss, gradients and the optimiser's step, within the sweep or after it.
 
-``python -m bench.optimizer_steps B C D [RULE]`` prints as JSON the memory of a step beyond proxies and moments, and the
-peak of all, from an empty process on, in bytes for each of the C·D elements.
+``python -m bench.optimizer_steps B C D [RULE [LOSS [SHARE]]]`` prints as JSON the memory of a step beyond proxies and
+moments, the peak of all, from an empty process on, in bytes for each of the C·D elements, and the seconds of the first
+step and of a later one.
 """
 
 import json
+import statistics
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,22 +52,33 @@ def step_of(name: str, workload: Workload, negative_share: float = 1.0) -> Calla
     return step
 
 
-def memory(shape: Shape, rule: str = "adamw") -> dict[str, float]:
-    """Peak memory of a step within the sweep, and of all that comes before."""
-    step_of(f"within/proxy-anchor/{rule}", Workload(Shape(shape.B, 640, shape.D), "cpu"))()  # pools of the libraries
+def seconds(step: Callable[[], None]) -> float:
+    """Seconds of one step."""
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def memory(shape: Shape, rule: str = "adamw", kind: str = "proxy-anchor", share: str = "1") -> dict[str, float]:
+    """Peak memory of a step within the sweep, and of all that comes before; seconds of the first and of a later one."""
+    given = f"within/{kind}/{rule}"
+    step_of(given, Workload(Shape(shape.B, 640, shape.D), "cpu"), float(share))()  # pools of the libraries
     workload = Workload(shape, "cpu")
     del workload.proxies  # the loss has its own
-    empty, peaks = resident("VmRSS"), []
+    empty, peaks, first = resident("VmRSS"), [], 0.0
     step: Callable[[], None] | None = None
     for _ in range(2):
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
         before = resident("VmRSS")
         if step is None:
-            step = step_of(f"within/proxy-anchor/{rule}", workload)
+            step = step_of(given, workload, float(share))
         else:
-            step()
+            first = seconds(step)
         peaks.append(resident("VmHWM"))
+    assert step is not None
     return {
+        "first_s": first,
+        "later_s": statistics.median(seconds(step) for _ in range(3)),
         "process_mb": max(peaks) / 2**20,
         "inputs_and_gradients_mb": (before - empty) / 2**20,
         "beyond_mb": (peaks[1] - before) / 2**20,
