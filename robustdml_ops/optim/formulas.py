@@ -199,7 +199,8 @@ class ProxySGD(ProxyOptimizer):
     def formula(
         self, group: dict[str, Any], step: int, P: Tensor, moments: tuple[Tensor, ...], G: Tensor
     ) -> tuple[Tensor, ...]:
-        g, lr = G + group["weight_decay"] * P, float(group["lr"])
+        g = G + group["weight_decay"] * P
+        lr: float | Tensor = float(group["lr"])
         if group["radians"]:
             turn = _lengths(P)
             g, lr = g * turn, lr * turn
