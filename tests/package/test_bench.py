@@ -81,7 +81,7 @@ def test_it_measures_wherever_it_is_called_from(tmp_path):
     # Without the application, scipy, matplotlib and pytorch-metric-learning.
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_EXTRAS)
     called = [sys.executable, "-m", "robustdml_ops.bench", "--out", "out"]
-    memory = "test_memory and (robustdml/proxy-nca or pml/proxy-nca or [100000-adamw])"
+    memory = "test_memory and (robustdml/proxy-nca or pml/proxy-nca or [100000-128-adamw])"
     called += ["--only", f"(test_cut and 64-robustdml and eager) or ({memory})"]
     # A worker of pytest-xdist would pass its name on, and with it that nothing is to be timed.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
