@@ -15,6 +15,7 @@ from robustdml_ops.backends.dispatch import in_eager_mode, is_recorded
 from robustdml_ops.backends.triton_device import exact_float32_products
 from robustdml_ops.engine import similarity_chunks
 from robustdml_ops.engine.proxy_update import owner_of
+from robustdml_ops.losses.inputs import LossInputs
 
 # Steps before the capture: they compile, load and check kernels, which a capture cannot.
 WARM_UP = 3
@@ -85,11 +86,12 @@ class RecordedStep:
         if watching is not None and watching.over:
             watching = None
         if watching is not None:
-            watching.look(loss, tensors["embeddings"], tensors.get("labels"))
+            seen = LossInputs(*(tensors.get(name) for name in LossInputs._fields))  # type: ignore[arg-type]
+            watching.look(loss, seen)
         parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
         value: Tensor = _Replay.apply(self, list(tensors), *tensors.values(), *parameters)  # type: ignore[no-untyped-call]
         if watching is not None:
-            watching(loss, tensors["embeddings"], tensors.get("labels"), value)
+            watching(loss, seen, value)
         return value
 
     def _difference(self, tensors: dict[str, Any]) -> str | None:
@@ -277,7 +279,7 @@ def _fixed(loss: Any) -> tuple[Any, ...]:
 @contextmanager
 def _unwatched(loss: Any) -> Iterator[None]:
     """Steps that are made to record one are none of training."""
-    looks = loss.__dict__.pop("first_steps", None)  # the class has None, which looks at nothing
+    looks = loss.__dict__.pop("first_steps", None)  # the class has None
     try:
         yield
     finally:

@@ -11,7 +11,7 @@ from torch import Tensor
 from robustdml_ops.engine.plan import Plan, Plans
 from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, OwnRows, ShownSettings, settings_of
 from robustdml_ops.engine.validation import check_choice
-from robustdml_ops.losses.first_steps import FirstSteps
+from robustdml_ops.losses.first_steps import Watch
 from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.options import REDUCTIONS, LossOptions, check_options
 from robustdml_ops.losses.peer.interface import PeerInterface, without_label
@@ -107,7 +107,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
     takes_several_labels: ClassVar[bool] = False  # (B, K), or a sparse matrix (B, C)
     takes_margins: ClassVar[bool] = False
     ignores_by_weight: ClassVar[bool] = False  # samples of ``ignore_index`` are those of weight 0, and that is all
-    first_steps: FirstSteps | None = None  # of a loss with a class matrix: looks whether training begins
+    first_steps: Watch | None = None  # looks whether training begins
 
     def __init__(
         self, *, reduction: str = "mean", backend: str | None = None, ignore_index: int | None = None, **options: Any
@@ -191,13 +191,13 @@ class MetricLoss(ShardableLoss, PeerInterface):
         if first is not None and first.over:
             first = None
         if first is not None:
-            first.look(self, embeddings, labels)
+            first.look(self, inputs)
         if indices_tuple is None and not torch.compiler.is_compiling():
             loss = self._planned(*self._signature(inputs))
         if loss is None:
             loss = self._general_loss(inputs)
         if first is not None:
-            first(self, embeddings, labels, loss)
+            first(self, inputs, loss)
         return loss
 
     def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:

@@ -14,6 +14,7 @@ from robustdml_ops.engine.plan import Plan
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import check_matrix, check_same_device, check_sample_weights
 from robustdml_ops.losses.families.metric_loss import MetricLoss
+from robustdml_ops.losses.first_pairs import FirstPairs
 from robustdml_ops.losses.inputs import LossInputs, own_samples
 from robustdml_ops.losses.peer.listed_pairs import Cosines, ListedPairs, listed_pairs
 from robustdml_ops.losses.peer.package import SubLosses, of_each
@@ -53,6 +54,10 @@ class PairFamilyLoss(MetricLoss):
     """One loss per sample, of its pairs with the batch or with given candidates; a subclass has the terms."""
 
     dense_size = "batch × candidates"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.first_steps = FirstPairs()
 
     def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:
         ref_labels = None if inputs.ref_labels is inputs.labels else inputs.ref_labels
@@ -113,6 +118,12 @@ class PairFamilyLoss(MetricLoss):
         if inputs.labels is not None or inputs.indices_tuple is None:
             labels = class_labels(inputs.labels, embeddings)
         return {**rows, "labels": labels}
+
+    def _joint_inputs(self, inputs: LossInputs) -> LossInputs:
+        joint = super()._joint_inputs(inputs)
+        if isinstance(self.first_steps, FirstPairs) and self.training and not self.first_steps.over:
+            self.first_steps.joint = joint
+        return joint
 
     def _own_anchors(self, inputs: PairInputs) -> PairInputs:
         """Restrict the anchors of joint inputs to the samples of this process; sharded candidates keep all anchors."""
