@@ -78,7 +78,8 @@ class FirstSteps(Watch):
 
     def look(self, loss_function: Any, inputs: LossInputs) -> None:
         """See how near the embeddings are before the loss moves the proxies."""
-        embeddings, labels = inputs.embeddings, inputs.labels
+        embeddings: Any = inputs.embeddings
+        labels: Any = inputs.labels
         if not self.seldom or not EARLY - AVERAGED <= self.calls < EARLY or torch.compiler.is_compiling():
             return
         fits = isinstance(labels, Tensor) and labels.dim() == 1 and len(labels) == len(embeddings)
