@@ -72,6 +72,9 @@ class RecordedStep:
         """The loss of a batch, with the arguments of the loss."""
         loss = self.loss
         tensors = _by_name(self._signature, inputs, named)
+        if loss._observation is not None:
+            observed: Tensor = loss(**tensors)
+            return observed
         first = next((tensor for tensor in tensors.values() if isinstance(tensor, Tensor)), None)
         if first is not None:
             _refuse_modes(loss, first)
@@ -224,6 +227,8 @@ def _refuse(loss: Any, tensors: dict[str, Any]) -> None:
             f"{name} draws its negatives anew for each step, and a graph would repeat one draw: take "
             "negative_share=1, or call the loss itself"
         )
+    if loss._observation is not None:
+        raise RuntimeError(f"{name} is observed, and a graph would fill the same observation: record it outside")
     if loss.shards.divided or not getattr(loss, "is_fused", lambda: True)():
         why = "its classes or samples are divided" if loss.shards.divided else "its reducer or distance is not fused"
         raise RuntimeError(f"{name} can't be recorded, as {why}: call the loss itself")

@@ -2,17 +2,20 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.labels import with_label
 from robustdml_ops.engine.plan import Plan, Plans
 from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, OwnRows, ShownSettings, settings_of
 from robustdml_ops.engine.validation import check_choice
 from robustdml_ops.losses.first_steps import Watch
 from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.observation import Observation, observed
 from robustdml_ops.losses.options import REDUCTIONS, LossOptions, check_options
 from robustdml_ops.losses.peer.interface import PeerInterface, without_label
 from robustdml_ops.losses.peer.listed_pairs import check_indices
@@ -25,6 +28,8 @@ class ShardableLoss(ShownSettings):
     shards: OneProcess = ONE_PROCESS
     _plans: Plans | None = None
     _changes: int = 0  # how often an attribute has been set, which a recorded step compares
+    observable: ClassVar[bool] = False
+    _observation: Observation | None = None  # what calls fill
 
     def __setattr__(self, name: str, value: object) -> None:
         """Forget the plans, which have the settings in them; ``training`` is part of a signature."""
@@ -73,6 +78,39 @@ class ShardableLoss(ShownSettings):
         """
         return RecordedStep(self, inputs, named)
 
+    def observed(self) -> AbstractContextManager[Observation]:
+        """Observe calls of the loss: ``with loss.observed() as seen``.
+
+        Value and gradients are those of a plain step, and no other sweep is made: each chunk of similarities is looked
+        at once more while it is at hand. Other steps cost nothing more. Of sampled negatives, and of similar ones that
+        are dropped, those that are left are seen. Of several labels of a sample its nearest class counts.
+
+        Returns
+        -------
+        context manager of Observation
+            Filled by each call of the loss within it, by way of whatever wraps it. On shards all processes observe, or
+            none.
+
+        Raises
+        ------
+        TypeError
+            Losses of the Proxy-Anchor family, whose sums are over the batch, and losses made of others.
+        RuntimeError
+            In the call: it is compiled, or makes no sweep, as with pairs of a miner.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from robustdml_ops.losses import NormalizedSoftmaxLoss
+        >>> loss = NormalizedSoftmaxLoss(num_classes=2, embedding_size=2, temperature=1.0)
+        >>> loss.W.data = torch.eye(2)
+        >>> with loss.observed() as seen:
+        ...     value = loss(torch.tensor([[0.6, 0.8]]), torch.tensor([0]))
+        >>> seen.probability, seen.margin, seen.rank  # 1 / (1 + e^(0.8 − 0.6)), 0.6 − 0.8
+        (tensor([0.4502]), tensor([-0.2000]), tensor([2]))
+        """
+        return observed(self)
+
     def _planned(self, tensors: Sequence[Any], settings: tuple[Any, ...]) -> Tensor | None:
         """The loss by the plan of this signature; None where it needs the general way."""
         plans = self._plans
@@ -90,7 +128,8 @@ class ShardableLoss(ShownSettings):
 
     def _common_settings(self) -> dict[str, object]:
         """Numbers and names that must be equal on all processes."""
-        return settings_of(self)  # type: ignore[arg-type]  # a module, by its other base class
+        observed = {} if self._observation is None else {"that it is observed": True}
+        return settings_of(self) | observed  # type: ignore[arg-type]  # a module, by its other base class
 
     def _of_joint_batch(self, check: Callable[[], OwnRows], loss: Callable[..., Tensor]) -> Tensor:
         """``loss`` of the rows, by name, that ``check`` returns on each process."""
@@ -192,10 +231,16 @@ class MetricLoss(ShardableLoss, PeerInterface):
             first = None
         if first is not None:
             first.look(self, inputs)
-        if indices_tuple is None and not torch.compiler.is_compiling():
+        seen = self._observation
+        if seen is not None:
+            seen.begin()
+        elif indices_tuple is None and not torch.compiler.is_compiling():
             loss = self._planned(*self._signature(inputs))
         if loss is None:
             loss = self._general_loss(inputs)
+        if seen is not None:
+            ignored = isinstance(labels, Tensor) and self.ignore_index is not None
+            seen.end(self, with_label(labels, self.ignore_index) if ignored else None)  # type: ignore[arg-type]
         if first is not None:
             first(self, inputs, loss)
         return loss

@@ -38,9 +38,8 @@ class EagerClasses(ClassBackend):
             weighted = _weights(chunk, problem) * logits
             _set_labels(weighted, index, inside, torch.zeros_like(own))
             sums.weighted.add_(weighted.sum(0, dtype=torch.float64))
-        if problem.drop_similar_negatives is not None:
-            logits.masked_fill_(pooled > problem.drop_similar_negatives, -torch.inf)
-        _set_labels(logits, index, inside, torch.full_like(own, -torch.inf))
+        _leave_out(logits, pooled, problem, index, inside)
+        sums.see(pooled, logits > -torch.inf)
         if chunk.dS is not None:
             chunk.dS.copy_(logits.exp().mul_(scale * sweep.term_unit(chunk.dS.dtype)))
         shift = torch.maximum(sums.shift, logits.amax(0))
@@ -106,6 +105,13 @@ def _weights(chunk: Chunk, problem: ClassProblem) -> Tensor:
     return weights[:, None]
 
 
+def _leave_out(logits: Tensor, pooled: Tensor, problem: ClassProblem, index: Tensor, inside: Tensor) -> None:
+    """−∞ in ``logits`` (c, B) for the labels, and for negatives that are too similar."""
+    if problem.drop_similar_negatives is not None:
+        logits.masked_fill_(pooled > problem.drop_similar_negatives, -torch.inf)
+    _set_labels(logits, index, inside, torch.full_like(index, -torch.inf, dtype=logits.dtype))
+
+
 def _set_labels(logits: Tensor, index: Tensor, inside: Tensor, values: Tensor) -> None:
     """Put ``values`` (K, B) at the labels' places in ``logits`` (c, B): one label of all samples after the other."""
     for place, here, value in zip(index[:, None], inside[:, None], values[:, None], strict=True):
@@ -126,9 +132,8 @@ class NativeClasses(NativeRows, ClassBackend):
             return ()
         terms = LaneTerms.room(similarities, problem, request)
         similarities.want_gradients(request.want[0], False)
-        _lanes(
-            "class_terms", similarities, problem, {**terms.native_fields(), "total": sums.total, "target": sums.target}
-        )
+        given = {name: value for name, value in vars(sums).items() if name not in ("shift", "weighted")}
+        _lanes("class_terms", similarities, problem, {**terms.native_fields(), **given})
         sums.shift.fill_(module.library.class_term_shift)
         G = similarities.X.new_empty(0) if similarities.dX is None else similarities.dX
         return terms._replace(G=G) if any(request.want) else ()
@@ -151,6 +156,11 @@ class NativeClasses(NativeRows, ClassBackend):
         return self.lanes_serve(similarities.proxies, similarities.X.dtype, similarities.compute)
 
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
+        if sums.own is not None and module.on_gpu(chunk.S):
+            pooled = _pooled(chunk, problem)
+            logits = _logits(pooled, chunk, problem)[0]
+            _leave_out(logits, pooled, problem, *problem.places(*problem.classes(chunk)))
+            sums.see(pooled, logits > -torch.inf)
         _epilogue("class_lse", chunk, problem, vars(sums))
 
     def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
@@ -216,11 +226,13 @@ class TritonClasses(TritonRows, ClassBackend):
         parameters = epilogue_launch(B, chunk.S.dtype, device.tile_of("class_lse", chunk.S))
         parts, per_part = slices_of(last - first, int(parameters["BLOCK_C"]), 64)
         partials, weighted = chunk.S.new_empty((parts, 2, B)), weighted_parts(problem, parts)
+        seen = seen_parts(sums, parts)
         with device.current(chunk.S):
             kernel[-(-B // int(parameters["BLOCK_B"])), parts](
                 target=sums.target,
                 partials=partials,
                 weighted=weighted,
+                **seen,
                 per_part=per_part,
                 first_part=0,
                 scale_number=0.0,
@@ -228,7 +240,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 **_chunk_arguments(problem, chunk),
                 **parameters,
             )
-            add_slices(partials, weighted, sums)
+            add_slices(partials, weighted, seen, sums)
 
     def sweep(self, similarities: Similarities, problem: ClassProblem, sums: ClassSums, request: Request) -> Saved:
         """Without gradients all classes in one launch, where that serves."""
@@ -306,6 +318,7 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
     parameters = fused_launch(B, D, X.dtype, pooled, input_precision, device.rows_are_vectors(P), tile)
     parts, per_part = slices_of(C, int(parameters["BLOCK_C"]), 512)
     partials, weighted = sums.target.new_empty((parts, 2, B)), weighted_parts(problem, parts)
+    seen = seen_parts(sums, parts)
     arguments = _arguments(problem, 0, C)
     del arguments["K"]  # one label of each sample
     with device.current(X):
@@ -316,6 +329,7 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
             target=sums.target,
             partials=partials,
             weighted=weighted,
+            **seen,
             C=C,
             per_part=per_part,
             row_stride=P.stride(0),
@@ -324,7 +338,7 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
             **arguments,
             **parameters,
         )
-        add_slices(partials, weighted, sums)
+        add_slices(partials, weighted, seen, sums)
 
 
 def slices_of(classes: int, block: int, most: int) -> tuple[int, int]:
@@ -340,7 +354,17 @@ def weighted_parts(problem: ClassProblem, parts: int) -> Tensor | None:
     return None if weights is None else weights.new_empty((parts, len(problem.labels.labels)))
 
 
-def add_slices(partials: Tensor, weighted: Tensor | None, sums: ClassSums) -> None:
+def seen_parts(sums: ClassSums, parts: int) -> dict[str, Tensor | None]:
+    """Arguments of the kernels that see other classes, with memory for each slice; None where nothing is seen."""
+    if sums.own is None:
+        return dict.fromkeys(("own_similarities", "nearest", "above"))
+    shape, new = (parts, len(sums.own)), sums.own.new_empty
+    return {"own_similarities": sums.own, "nearest": new(shape), "above": new(shape, dtype=torch.int32)}
+
+
+def add_slices(
+    partials: Tensor, weighted: Tensor | None, seen: Mapping[str, Tensor | None], sums: ClassSums
+) -> None:
     """Add the partial sums of all slices to ``sums``."""
     from robustdml_ops.ops.classes.sample_kernels import add_partials
 
@@ -350,6 +374,10 @@ def add_slices(partials: Tensor, weighted: Tensor | None, sums: ClassSums) -> No
     add_partials[(-(-B // int(parameters["BLOCK_B"])),)](partials, sums.shift, sums.total, parts, B, **parameters)
     if sums.weighted is not None and weighted is not None:
         sums.weighted += weighted.sum(0, dtype=torch.float64)
+    nearest, above = seen["nearest"], seen["above"]
+    if nearest is not None and above is not None and sums.nearest is not None and sums.above is not None:
+        torch.maximum(sums.nearest, nearest.amax(0), out=sums.nearest)
+        sums.above += above.sum(0)
 
 
 def _arguments(problem: ClassProblem, first: int, last: int) -> dict[str, Any]:

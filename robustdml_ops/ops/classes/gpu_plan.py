@@ -153,7 +153,7 @@ def _epilogue(common: Common, X: Tensor, scale: float, place: tuple[int, int, in
     tile = epilogue_launch(B, common.compute, device.tile_of("class_lse", X))
     parts, per_part = slices_of(c, int(tile["BLOCK_C"]), 64)
     fixed = {
-        **dict.fromkeys((*ClassProblem.absent(), "weighted")),
+        **dict.fromkeys((*ClassProblem.absent(), "weighted", "own_similarities", "nearest", "above")),
         **{"c": c, "H": 1, "B": B, "K": 1, "first": first, "scale": None},
         **{
             "per_part": per_part,
