@@ -9,6 +9,7 @@
 #include "math/exp.h"
 #include "math/limits.h"
 #include "pairs/cpu_hinge.h"
+#include "pairs/cpu_relations.h"
 
 namespace robustdml::cpu {
 namespace {
@@ -216,8 +217,12 @@ ROBUSTDML_STAMP(double)
 
 template <class T>
 void pair_sums(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, int threads) {
-    in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192,
-             [&](std::int64_t begin, std::int64_t end) { lse_clone(chunk, problem, begin, end); });
+    in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192, [&](std::int64_t begin, std::int64_t end) {
+        if (!chunk.relations) return lse_clone(chunk, problem, begin, end);
+        each_related_row(chunk, begin, end, [&](const Pairs<T>& part, std::int64_t row) {
+            lse_clone(part, problem, row, row + 1);
+        });
+    });
 }
 
 template void pair_sums<float>(const Pairs<float>&, const PairLSEProblem<float>&, int);
@@ -226,10 +231,15 @@ template void pair_sums<double>(const Pairs<double>&, const PairLSEProblem<doubl
 template <class T>
 void pair_sums(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, int threads) {
     in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192, [&](std::int64_t begin, std::int64_t end) {
-        if (problem.euclidean)
-            euclidean_hinge_clone(chunk, problem, begin, end);
-        else
-            cosine_hinge_clone(chunk, problem, begin, end);
+        const auto sums = [&](const Pairs<T>& part, std::int64_t first, std::int64_t last) {
+            if (problem.euclidean)
+                euclidean_hinge_clone(part, problem, first, last);
+            else
+                cosine_hinge_clone(part, problem, first, last);
+        };
+        if (!chunk.relations) return sums(chunk, begin, end);
+        each_related_row(chunk, begin, end,
+                         [&](const Pairs<T>& part, std::int64_t row) { sums(part, row, row + 1); });
     });
 }
 

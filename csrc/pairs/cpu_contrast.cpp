@@ -6,7 +6,7 @@
 #include "common/cpu/parts.h"
 #include "math/exp.h"
 #include "math/limits.h"
-#include "pairs/cpu.h"
+#include "pairs/cpu_relations.h"
 #include "pairs/cpu_softmax.h"
 
 namespace robustdml::cpu {
@@ -230,8 +230,12 @@ ROBUSTDML_STAMP(double)
 
 template <class T>
 void pair_sums(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, int threads) {
-    in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192,
-             [&](std::int64_t begin, std::int64_t end) { contrast_clone(chunk, problem, begin, end); });
+    in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192, [&](std::int64_t begin, std::int64_t end) {
+        if (!chunk.relations) return contrast_clone(chunk, problem, begin, end);
+        each_related_row(chunk, begin, end, [&](const Pairs<T>& part, std::int64_t row) {
+            contrast_clone(part, problem, row, row + 1);
+        });
+    });
 }
 
 template void pair_sums<float>(const Pairs<float>&, const PairContrastProblem<float>&, int);

@@ -11,6 +11,7 @@ Pairs<T> part_of(const Pairs<T>& whole, std::int64_t first, std::int64_t count, 
     part.S = S;
     part.rows = count;
     part.labels += first;
+    part.relations_row += first;
     if (whole.itself >= 0) part.itself += first;
     part.positive += first;
     part.negative += first;

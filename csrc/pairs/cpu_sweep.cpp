@@ -7,6 +7,7 @@
 #include "common/cpu/epilogue.h"
 #include "pairs/cpu_hinge.h"
 #include "pairs/cpu_part.h"
+#include "pairs/cpu_relations.h"
 
 namespace robustdml::cpu {
 namespace {
@@ -58,24 +59,25 @@ ROBUSTDML_HD void hinge_candidates(const Pairs<T>& c, const PairHingeProblem<T>&
 template <class T, bool Euclidean>
 ROBUSTDML_HD void all_candidates(const Pairs<T>& c, const PairHingeProblem<T>& problem,
                                  const T* positive_upstream, const T* negative_upstream,
-                                 const AnchorSums<T, PairLabel>& sums) {
-    std::int64_t row = 0;
-    for (; row + kTogether <= c.rows; row += kTogether)
+                                 const AnchorSums<T, PairLabel>& sums, std::int64_t row, std::int64_t end) {
+    for (; row + kTogether <= end; row += kTogether)
         hinge_candidates<T, Euclidean>(c, problem, row, positive_upstream, negative_upstream, sums,
                                        std::make_integer_sequence<std::int64_t, kTogether>());
-    for (; row < c.rows; ++row)
+    for (; row < end; ++row)
         hinge_candidates<T, Euclidean>(c, problem, row, positive_upstream, negative_upstream, sums,
                                        std::make_integer_sequence<std::int64_t, 1>());
 }
 
-#define ROBUSTDML_STAMP(T)                                                                                  \
-    ROBUSTDML_CLONES void cosine_clone(const Pairs<T>& c, const PairHingeProblem<T>& problem, const T* up,  \
-                                       const T* un, const AnchorSums<T, PairLabel>& sums) {                 \
-        all_candidates<T, false>(c, problem, up, un, sums);                                                 \
-    }                                                                                                       \
-    ROBUSTDML_CLONES void euclidean_clone(const Pairs<T>& c, const PairHingeProblem<T>& problem,            \
-                                          const T* up, const T* un, const AnchorSums<T, PairLabel>& sums) { \
-        all_candidates<T, true>(c, problem, up, un, sums);                                                  \
+#define ROBUSTDML_STAMP(T)                                                                                 \
+    ROBUSTDML_CLONES void cosine_clone(const Pairs<T>& c, const PairHingeProblem<T>& problem, const T* up, \
+                                       const T* un, const AnchorSums<T, PairLabel>& sums,                  \
+                                       std::int64_t begin, std::int64_t end) {                             \
+        all_candidates<T, false>(c, problem, up, un, sums, begin, end);                                    \
+    }                                                                                                      \
+    ROBUSTDML_CLONES void euclidean_clone(const Pairs<T>& c, const PairHingeProblem<T>& problem,           \
+                                          const T* up, const T* un, const AnchorSums<T, PairLabel>& sums,  \
+                                          std::int64_t begin, std::int64_t end) {                          \
+        all_candidates<T, true>(c, problem, up, un, sums, begin, end);                                     \
     }
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
@@ -154,10 +156,19 @@ bool pair_hinge_sweep(const Pairs<T>& whole, const PairHingeProblem<T>& problem,
             turned.candidates = problem.anchors;
         }
         const AnchorSums<T, PairLabel> of_chunk = sums.of_chunk(part.lane);
-        if (problem.euclidean)
-            euclidean_clone(chunk, turned, positive_upstream.data(), negative_upstream.data(), of_chunk);
+        const T *const up = positive_upstream.data(), *const un = negative_upstream.data();
+        const auto add = [&](const Pairs<T>& rows, std::int64_t first, std::int64_t last) {
+            if (problem.euclidean)
+                euclidean_clone(rows, turned, up, un, of_chunk, first, last);
+            else
+                cosine_clone(rows, turned, up, un, of_chunk, first, last);
+        };
+        chunk.relations_row = part.first;
+        if (chunk.relations)
+            each_related_row(chunk, 0, chunk.rows,
+                             [&](const Pairs<T>& rows, std::int64_t row) { add(rows, row, row + 1); });
         else
-            cosine_clone(chunk, turned, positive_upstream.data(), negative_upstream.data(), of_chunk);
+            add(chunk, 0, chunk.rows);
         sums.add(part.lane, part.block);
         std::copy(part.inverse_norm, part.inverse_norm + part.count, candidate_scale + part.first);
     });

@@ -4,6 +4,7 @@
 
 #include "common/cpu/clones.h"
 #include "math/limits.h"
+#include "pairs/cpu_relations.h"
 #include "pairs/cpu_softmax.h"
 
 namespace robustdml::cpu {
@@ -169,8 +170,9 @@ ROBUSTDML_HD void absent_row(const Tile<T>& t, std::int64_t row, Pass pass) {
 }
 
 template <class T>
-ROBUSTDML_HD void pass_of_rows(const Tile<T>& t, const Logits<T>& logits, Pass pass) {
-    for (std::int64_t row = 0; row < t.rows.count; ++row) {
+ROBUSTDML_HD void pass_of_rows(const Tile<T>& t, const Logits<T>& logits, Pass pass, std::int64_t begin,
+                               std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
         if (pass == kCosines)
             cosines_of_row(t, row);
         else if (t.rows.labels[row] == kAbsent<PairLabel>)
@@ -188,9 +190,10 @@ ROBUSTDML_HD void pass_of_rows(const Tile<T>& t, const Logits<T>& logits, Pass p
     }
 }
 
-#define ROBUSTDML_STAMP(T)                                                                      \
-    ROBUSTDML_CLONES void pass_clone(const Tile<T>& tile, const Logits<T>& logits, Pass pass) { \
-        pass_of_rows(tile, logits, pass);                                                       \
+#define ROBUSTDML_STAMP(T)                                                                    \
+    ROBUSTDML_CLONES void pass_clone(const Tile<T>& tile, const Logits<T>& logits, Pass pass, \
+                                     std::int64_t begin, std::int64_t end) {                  \
+        pass_of_rows(tile, logits, pass, begin, end);                                         \
     }
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
@@ -199,11 +202,18 @@ ROBUSTDML_STAMP(double)
 }  // namespace
 
 template <class T>
-void pass_of_tile(const Tile<T>& tile, const Logits<T>& logits, Pass pass) {
-    pass_clone(tile, logits, pass);
+void pass_of_tile(const Tile<T>& tile, const Logits<T>& logits, Pass pass, const TileRelations& related) {
+    if (!related.relations || pass == kCosines) return pass_clone(tile, logits, pass, 0, tile.rows.count);
+    RowLabels own(*related.relations, tile.columns.labels, related.first_column, tile.columns.count);
+    Tile<T> part = tile;
+    for (std::int64_t row = 0; row < tile.rows.count; ++row) {
+        part.columns.labels = own.begin(related.first_row + row, tile.rows.labels[row]);
+        pass_clone(part, logits, pass, row, row + 1);
+        own.end();
+    }
 }
 
-template void pass_of_tile<float>(const Tile<float>&, const Logits<float>&, Pass);
-template void pass_of_tile<double>(const Tile<double>&, const Logits<double>&, Pass);
+template void pass_of_tile<float>(const Tile<float>&, const Logits<float>&, Pass, const TileRelations&);
+template void pass_of_tile<double>(const Tile<double>&, const Logits<double>&, Pass, const TileRelations&);
 
 }  // namespace robustdml::cpu

@@ -66,7 +66,14 @@ struct Tile {
 // A pass over all elements of a tile. kCosines comes after its product, kEnds before kExponentials.
 enum Pass { kCosines, kEnds, kExponentials, kPositives, kGradient, kGradientOfEach };
 
+// `relations` of the rows from `first_row` on, and the columns from `first_column` on; null: none.
+struct TileRelations {
+    const Relations* relations;
+    std::int64_t first_row;
+    std::int64_t first_column;
+};
+
 template <class T>
-void pass_of_tile(const Tile<T>& tile, const Logits<T>& logits, Pass pass);
+void pass_of_tile(const Tile<T>& tile, const Logits<T>& logits, Pass pass, const TileRelations& related);
 
 }  // namespace robustdml::cpu

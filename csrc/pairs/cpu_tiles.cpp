@@ -135,18 +135,19 @@ struct TileSweep {
         const Tile<T> tile{S.get() + (is_stored ? task : stored + lane) * size * size,
                            rows.edge(i, height, own), columns.edge(j, width, own + kSums * kMost),
                            tiles.alone && i == j};
+        const TileRelations related{rows.chunk.relations, i, j};
         const Rows<const T> X{rows.X + i * D, D, 1}, Y{columns.X + j * D, D, 1};
         if (pass == kExponentials || !is_stored) {
             multiply(tiles.gemm, X, transposed(Y), {tile.S, width, 1}, height, width, D, false);
-            pass_of_tile(tile, logits, kCosines);
+            pass_of_tile(tile, logits, kCosines, related);
         }
         for (const Edge<T>* edge : {&tile.rows, &tile.columns}) {
             std::fill_n(edge->of(kEnd), 2 * kMost, -kInfinity<T>);
             std::fill_n(edge->of(kE), (kSums - kE) * kMost, T(0));
         }
-        if (pass == kExponentials) pass_of_tile(tile, logits, kEnds);
+        if (pass == kExponentials) pass_of_tile(tile, logits, kEnds, related);
         const bool each = logits.form == Contrast::each && positives[task];
-        pass_of_tile(tile, logits, pass == kGradient && each ? kGradientOfEach : pass);
+        pass_of_tile(tile, logits, pass == kGradient && each ? kGradientOfEach : pass, related);
         rounds.wait(place);
         if (pass == kGradient) {
             const Rows<const T> dS{tile.S, width, 1};

@@ -97,3 +97,20 @@ def log_normal(
     for i in tl.static_range(TERMS):
         tail = square * (tail + tl.full((), 2 / (2 * (TERMS - i) + 1), u.dtype))
     return (offset + exponent * high) + (f - (s * (f - tail) - (exponent * low + correction)))
+
+
+@triton.jit
+def softplus(
+    t,  # compute dtype, in
+):
+    """log(1 + e^t)."""
+    return tl.maximum(t, 0.0) + log_one_plus(tl.exp(-tl.abs(t)))
+
+
+@triton.jit
+def sigmoid(
+    t,  # compute dtype, in
+):
+    """1 / (1 + e^−t)."""
+    e = tl.exp(-tl.abs(t))
+    return tl.where(t < 0.0, e, 1.0) / (1.0 + e)

@@ -16,8 +16,8 @@ from robustdml_ops.ops.pairs.backends import (
     HingeOptions,
     LSEOptions,
     PairProblem,
-    PairSets,
 )
+from robustdml_ops.ops.pairs.sets import PairSets
 from robustdml_ops.ops.pairs.sweep import BACKENDS, pair_sweep
 
 EAGER = BACKENDS["eager"]

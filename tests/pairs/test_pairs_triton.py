@@ -6,7 +6,8 @@ import torch
 from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops import pair_hinge
 from robustdml_ops.ops.pairs import compiled_backends, loss_kernels
-from robustdml_ops.ops.pairs.backends import PairSets, PairSums
+from robustdml_ops.ops.pairs.backends import PairSums
+from robustdml_ops.ops.pairs.sets import PairSets
 from robustdml_ops.ops.pairs.sweep import BACKENDS
 from tests.nightly import nightly_but
 from tests.pairs import cases

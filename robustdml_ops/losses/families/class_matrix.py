@@ -46,7 +46,7 @@ class ClassMatrixLoss(MetricLoss):
     """A loss with the parameter ``matrix_name``: (C, D), or (D, C) if ``columns``."""
 
     known_options = ClassMatrixOptions
-    takes_several_labels = ignores_by_weight = True
+    ignores_by_weight = True
     shown: ClassVar[tuple[str, ...]] = ("num_classes", "embedding_size")
     matrix_name: ClassVar[str] = "proxies"
     columns: ClassVar[bool] = False

@@ -143,8 +143,8 @@ class MetricLoss(ShardableLoss, PeerInterface):
 
     known_options: ClassVar[type] = LossOptions  # names of its keyword arguments
     weighs_losses: ClassVar[bool] = False  # every process computes the losses of all samples, and weighs them
-    takes_several_labels: ClassVar[bool] = False  # (B, K), or a sparse matrix (B, C)
     takes_margins: ClassVar[bool] = False
+    takes_ids: ClassVar[bool] = False  # on pairs, of which a label in common makes positive ones
     ignores_by_weight: ClassVar[bool] = False  # samples of ``ignore_index`` are those of weight 0, and that is all
     first_steps: Watch | None = None  # looks whether training begins
 
@@ -167,6 +167,8 @@ class MetricLoss(ShardableLoss, PeerInterface):
         sample_weights: Tensor | None = None,
         label_weights: Tensor | None = None,
         margins: Tensor | None = None,
+        sample_ids: Tensor | None = None,
+        ref_ids: Tensor | None = None,
         **unknown: Any,
     ) -> Tensor:
         """Loss of a batch: () or, with ``reduction="none"``, (B,), in the Proxy-Anchor family (C,).
@@ -180,9 +182,10 @@ class MetricLoss(ShardableLoss, PeerInterface):
             (B, D), floating point, any scale.
         labels : Tensor
             (B,) integers in 0 … C − 1, truth values, or whole floating-point numbers. For losses on pairs any numbers,
-            of which equal ones are of one class; not needed beside ``indices_tuple``. Losses with a class matrix take
-            several classes of a sample, too: integers (B, K), filled up with ``ops.ABSENT``, or a sparse matrix (B, C)
-            of weights. On several processes K must be the same.
+            of which equal ones are of one class; not needed beside ``indices_tuple``. Several classes of a sample are
+            integers (B, K), filled up with ``ops.ABSENT``, or a sparse matrix (B, C): for losses with a class matrix of
+            weights; for losses on pairs of any numbers but 0, and a pair is positive if it shares a class. On several
+            processes K must be the same.
         indices_tuple : tuple of Tensor, optional
             A miner's pairs (anchors, positives, anchors, negatives) or triplets (anchors, positives, negatives), places
             in the batch and among the candidates. Losses on pairs take exactly these pairs, whatever the labels are.
@@ -206,6 +209,10 @@ class MetricLoss(ShardableLoss, PeerInterface):
         margins : Tensor, optional
             Of losses with a margin alone: (B,) margins of the samples, in the unit of ``margin``, in its place.
             Differentiable.
+        sample_ids, ref_ids : Tensor, optional
+            Of losses on pairs alone: (B,) integers, and (m,) for rows of ``ref_emb`` with labels of their own, such as
+            ``sample_ids`` of a memory bank. A pair of equal ids, as of two copies of an image, is neither positive nor
+            negative. Negative: no id.
         **unknown
             Refused, with the name that was probably meant.
 
@@ -220,10 +227,13 @@ class MetricLoss(ShardableLoss, PeerInterface):
         """
         if margins is not None and not self.takes_margins:
             raise TypeError(f"{type(self).__name__} has no argument 'margins': leave it out, or take ArcFaceLoss")
+        if not self.takes_ids and (sample_ids is not None or ref_ids is not None):
+            name = "ref_ids" if sample_ids is None else "sample_ids"
+            raise TypeError(f"{type(self).__name__} has no argument {name!r}, which losses on pairs have: leave it out")
         if unknown:
             check_options(type(self), inspect.signature(self.forward).parameters.keys() - {"unknown"}, unknown)
         given = (embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, margins, label_weights)
-        inputs, loss = LossInputs(*given), None
+        inputs, loss = LossInputs(*given, sample_ids, ref_ids), None
         if self.ignore_index is not None:
             inputs = without_label(inputs, self.ignore_index)
         first = self.first_steps if self.training else None
@@ -248,7 +258,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
     def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:
         """Tensors of a planned step, those that may want gradients first; and what else tells its signature."""
         twins = (inputs.ref_emb is inputs.embeddings, inputs.ref_labels is inputs.labels)
-        return (*inputs[:2], *inputs[3:]), (self.training, twins, *self._peer_settings())
+        return (*inputs[:2], *inputs[3:8]), (self.training, twins, *self._peer_settings())
 
     def _is_plain(self, tensors: Sequence[Any]) -> bool:
         """Whether one fused sum of ``tensors``, reduced to its mean, is the loss, on one process."""
@@ -259,8 +269,8 @@ class MetricLoss(ShardableLoss, PeerInterface):
 
     def _general_loss(self, inputs: LossInputs) -> Tensor:
         embeddings = inputs.embeddings
-        if inputs.label_weights is not None and not self.takes_several_labels:
-            raise ValueError(f"label_weights: {type(self).__name__} takes one class for each sample, labels (B,) alone")
+        if inputs.label_weights is not None and self.takes_ids:
+            raise ValueError(f"label_weights: {type(self).__name__} asks whether pairs share a label: leave them out")
         if isinstance(embeddings, Tensor) and embeddings.dtype == torch.float64 and not self.shards.divided:
             self._widen()
         if self.shards.divided:

@@ -1,39 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The log-sum-exps of pairs in Triton, sets of a tile, and the first and the last kernel of a planned step."""
+"""The log-sum-exps of pairs in Triton."""
 
 import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type, log_one_plus_sum, one_plus_sum
-from robustdml_ops.engine.labels import ABSENT as ABSENT_LABEL
-from robustdml_ops.engine.rows.kernels import inverse_row_norm, store_unit_rows
-
-# As in the other backends.
-ABSENT = tl.constexpr(ABSENT_LABEL)
-
-
-@triton.jit
-def pair_tile(
-    S,  # (c, m) compute dtype, in: cosines
-    candidate_labels,  # (m,) int64, in
-    label,  # (BLOCK_R,) int64, in: of the anchors; ABSENT: the anchor has no pairs, or the row does not exist
-    rows,  # (BLOCK_R,) int64, in
-    inside,  # (BLOCK_R,) bool, in
-    places,  # (BLOCK_R,) int64, in: which candidate each anchor is
-    columns,  # (BLOCK_M,) int32, in
-    m,  # candidates, in
-    end,  # candidates that are looked at, in
-    ITSELF: tl.constexpr,  # whether candidate i is anchor i
-):
-    """Cosines, and whether they are of positives and of negatives, (BLOCK_R, BLOCK_M) each."""
-    mask = inside[:, None] & (columns < end)[None, :]
-    s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-    other = tl.load(candidate_labels + columns, mask=columns < end, other=ABSENT)
-    present = (label != ABSENT)[:, None] & (other != ABSENT)[None, :]
-    if ITSELF:
-        present = present & (places[:, None] != columns[None, :])
-    same = label[:, None] == other[None, :]
-    return s, present & same, present & (same == 0)
+from robustdml_ops.ops.pairs.set_kernels import label_of, pair_tile
 
 
 @triton.jit
@@ -104,8 +76,10 @@ def load_parts(
 def pair_lse(
     S,  # (c, m) compute dtype, contiguous, in: cosines
     dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
-    labels,  # (n,) int64, in
-    candidate_labels,  # (m,) int64, in
+    labels,  # (n, LABELS) int64, in
+    candidate_labels,  # (m, LABELS) int64, in
+    ids,  # (n, IDS) int64, in: see pair_tile; None: none
+    candidate_ids,  # (m, IDS) int64, in
     candidate_weights,  # (m,) compute dtype, in; None: none
     upstream_positive,  # (n,) or () compute dtype, in: dL/dpositive; None: no gradients wanted
     upstream_negative,  # (n,) or () compute dtype, in
@@ -124,6 +98,9 @@ def pair_lse(
     base: tl.float64,  # in
     epsilon: tl.float64,  # in
     ITSELF: tl.constexpr,  # whether candidate i is anchor i
+    LABELS: tl.constexpr,  # labels of a sample
+    IDS: tl.constexpr,  # ids of a sample
+    KEEPS_POSITIVES: tl.constexpr,  # whether ids are of negatives alone
     MINING: tl.constexpr,  # whether informative pairs alone stay
     ROW_MAX: tl.constexpr,  # whether rows are shifted by their maximum
     STAGE: tl.constexpr,  # "all"; or of candidates in parts "extrema", "sums", "gradients", a launch each
@@ -139,7 +116,7 @@ def pair_lse(
     part = tl.program_id(1)
     begin = part * per_part
     end = tl.minimum(begin + per_part, m)
-    label = tl.load(labels + places, mask=inside, other=ABSENT)
+    label = label_of(labels, places, inside, LABELS)
     dtype: tl.constexpr = S.dtype.element_ty
     alpha, beta = in_type(alpha, dtype), in_type(beta, dtype)
     base, epsilon = in_type(base, dtype), in_type(epsilon, dtype)
@@ -156,7 +133,24 @@ def pair_lse(
         highest = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
         for start in range(begin, end, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, end, ITSELF)
+            s, positive, negative = pair_tile(
+                S,
+                labels,
+                candidate_labels,
+                ids,
+                candidate_ids,
+                label,
+                rows,
+                inside,
+                places,
+                columns,
+                m,
+                end,
+                ITSELF,
+                LABELS,
+                IDS,
+                KEEPS_POSITIVES,
+            )
             lowest = tl.minimum(lowest, tl.where(positive, s, float("inf")))
             highest = tl.maximum(highest, tl.where(negative, s, float("-inf")))
         lowest_positive, highest_negative = tl.min(lowest, axis=1), tl.max(highest, axis=1)
@@ -181,7 +175,22 @@ def pair_lse(
             for start in range(begin, end, BLOCK_M):
                 columns = start + tl.arange(0, BLOCK_M)
                 s, positive, negative = pair_tile(
-                    S, candidate_labels, label, rows, inside, places, columns, m, end, ITSELF
+                    S,
+                    labels,
+                    candidate_labels,
+                    ids,
+                    candidate_ids,
+                    label,
+                    rows,
+                    inside,
+                    places,
+                    columns,
+                    m,
+                    end,
+                    ITSELF,
+                    LABELS,
+                    IDS,
+                    KEEPS_POSITIVES,
                 )
                 if MINING:
                     positive, negative = informative(s, positive, negative, lowest_positive, highest_negative, epsilon)
@@ -237,7 +246,22 @@ def pair_lse(
                 for start in range(begin, end, BLOCK_M):
                     columns = start + tl.arange(0, BLOCK_M)
                     s, positive, negative = pair_tile(
-                        S, candidate_labels, label, rows, inside, places, columns, m, end, ITSELF
+                        S,
+                        labels,
+                        candidate_labels,
+                        ids,
+                        candidate_ids,
+                        label,
+                        rows,
+                        inside,
+                        places,
+                        columns,
+                        m,
+                        end,
+                        ITSELF,
+                        LABELS,
+                        IDS,
+                        KEEPS_POSITIVES,
                     )
                     if MINING:
                         positive, negative = informative(
@@ -248,148 +272,3 @@ def pair_lse(
                     slope = tl.where(negative, factor_negative[:, None] * term, slope)
                     mask = inside[:, None] & (columns < end)[None, :]
                     tl.store(dS + rows[:, None] * m + columns[None, :], slope, mask=mask)
-
-
-@triton.jit(do_not_specialize=["n", "ignored"])
-def prepare_pairs(
-    X,  # (n, D) any floating type, any strides, in: anchors or candidates
-    U,  # (n, D) operand dtype, contiguous, out: unit rows
-    inverse_norm,  # (n,) compute dtype, out: 1 / |x|, 0 for zero rows
-    given_labels,  # (n,) int64, in; None: that of row i is i
-    labels,  # (n,) int64, out: ABSENT for rows that are in no set; None: not wanted
-    weights,  # (n,) any floating type or bool, in; None: 1
-    logit_scale,  # () any floating type, in: logarithm of the scale of the logits; None: ``scale``
-    logit_bias,  # () any floating type, in; None: 0
-    scales,  # (2, n) compute dtype, out: weight / (samples · divisor) of both sums; None: not wanted
-    coefficients,  # (2,) compute dtype, out: scale and bias of the logits; None: not wanted
-    n,  # rows, in
-    D,  # columns, in
-    row_stride,  # of X in elements, in
-    column_stride,  # of X in elements, in
-    ignored,  # label of rows that are in no set, in
-    scale: tl.float64,  # in
-    positive_divisor: tl.float64,  # in
-    negative_divisor: tl.float64,  # in
-    largest: tl.float64,  # the largest weight, in
-    IGNORES: tl.constexpr,  # whether ``ignored`` is a label
-    ABSENT_ZERO: tl.constexpr,  # whether rows of weight 0 are in no set
-    PRESENT: tl.constexpr,  # whether ``samples`` are those of positive weight, or else 1
-    BLOCK_R: tl.constexpr,  # rows a program
-    BLOCK_D: tl.constexpr,  # columns a step
-    BLOCK_W: tl.constexpr,  # weights a step
-):
-    """Unit rows, their labels, and the factors of their sums in the loss."""
-    program = tl.program_id(0)
-    r = program * BLOCK_R + tl.arange(0, BLOCK_R)
-    inside = r < n
-    rows = r.to(tl.int64)
-    dtype: tl.constexpr = inverse_norm.dtype.element_ty
-    inverse = inverse_row_norm(X + rows * row_stride, inside, D, column_stride, dtype, BLOCK_R, BLOCK_D)
-    tl.store(inverse_norm + rows, inverse, mask=inside)
-    store_unit_rows(U, X + rows * row_stride, rows, inside, inverse, D, column_stride, BLOCK_D)
-
-    label = rows
-    if given_labels is not None:
-        label = tl.load(given_labels + rows, mask=inside, other=ABSENT)
-    if IGNORES:
-        label = tl.where(label == ignored, ABSENT, label)
-    weight = tl.full((BLOCK_R,), 1.0, tl.float64)
-    samples = tl.full((), 1.0, tl.float64)
-    if weights is not None:
-        weight = tl.load(weights + rows, mask=inside, other=0).to(dtype).to(tl.float64)
-        tl.device_assert((weight >= 0) & (weight <= largest), "sample_weights must be finite and ≥ 0")
-        if ABSENT_ZERO:
-            label = tl.where(weight > 0, label, ABSENT)
-        if PRESENT:
-            # Each program counts all of them: another launch would take longer.
-            number = tl.zeros((BLOCK_W,), tl.int32)
-            for start in range(0, n, BLOCK_W):
-                j = start + tl.arange(0, BLOCK_W)
-                number += (tl.load(weights + j, mask=j < n, other=0).to(dtype) > 0).to(tl.int32)
-            samples = tl.maximum(tl.sum(number, axis=0), 1).to(tl.float64)
-    if labels is not None:
-        tl.store(labels + rows, label, mask=inside)
-    if scales is not None:
-        tl.store(scales + rows, (weight / (samples * positive_divisor)).to(dtype), mask=inside)
-        tl.store(scales + n + rows, (weight / (samples * negative_divisor)).to(dtype), mask=inside)
-    if coefficients is not None:
-        factor = tl.full((), scale, tl.float64)
-        bias = tl.full((), 0.0, tl.float64)
-        if logit_scale is not None:
-            factor = tl.exp(tl.load(logit_scale).to(tl.float64))
-        if logit_bias is not None:
-            bias = tl.load(logit_bias).to(tl.float64)
-        tl.store(coefficients, factor.to(dtype), mask=program == 0)
-        tl.store(coefficients + 1, bias.to(dtype), mask=program == 0)
-
-
-@triton.jit(do_not_specialize=["n", "parts"])
-def finish_pairs(
-    positive,  # (parts, n) compute dtype, in: sums of the anchors
-    negative,  # (parts, n) compute dtype, in
-    positive_counts,  # (parts, n) int64, in: terms above 0, of "terms" alone
-    negative_counts,  # (parts, n) int64, in
-    positives,  # (n,) compute dtype, in: see pair_contrast; of "above" and "pairs" alone
-    has_negatives,  # (n,) compute dtype, in
-    scales,  # (2, n) compute dtype, in: factors of both sums; of "terms" also out: divided by their numbers of terms
-    dcoefficients,  # (2, n) compute dtype, in: parts of the gradient of the coefficients; None: not wanted
-    coefficients,  # (2,) compute dtype, in
-    loss,  # () compute dtype, out
-    divisor,  # () compute dtype, out: of the gradients; None: 1
-    dlogit_scale,  # () any floating type, out; None: not wanted
-    dlogit_bias,  # () any floating type, out; None: not wanted
-    n,  # anchors, in
-    parts,  # in
-    OVER: tl.constexpr,  # what the loss is divided by: "terms", losses "above" 0, positive "pairs", or nothing
-    BLOCK: tl.constexpr,  # anchors a step
-):
-    """The loss, by one program in an order that never changes, and the gradients of the coefficients."""
-    total_positive = tl.zeros((BLOCK,), tl.float64)
-    total_negative = tl.zeros((BLOCK,), tl.float64)
-    number_positive = tl.zeros((BLOCK,), tl.float64)
-    number_negative = tl.zeros((BLOCK,), tl.float64)
-    dscale = tl.zeros((BLOCK,), tl.float64)
-    dbias = tl.zeros((BLOCK,), tl.float64)
-    for start in range(0, n, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        mask = i < n
-        above = tl.zeros((BLOCK,), loss.dtype.element_ty)
-        below = tl.zeros((BLOCK,), loss.dtype.element_ty)
-        for part in range(0, parts):
-            place = part * n + i
-            above += tl.load(positive + place, mask=mask, other=0.0)
-            below += tl.load(negative + place, mask=mask, other=0.0)
-            if OVER == "terms":
-                number_positive += tl.load(positive_counts + place, mask=mask, other=0).to(tl.float64)
-                number_negative += tl.load(negative_counts + place, mask=mask, other=0).to(tl.float64)
-        total_positive += (above * tl.load(scales + i, mask=mask, other=0.0)).to(tl.float64)
-        total_negative += (below * tl.load(scales + n + i, mask=mask, other=0.0)).to(tl.float64)
-        if OVER == "above":
-            number_positive += (above > 0).to(tl.float64)
-            number_negative += tl.load(has_negatives + i, mask=mask, other=0.0).to(tl.float64)
-        if OVER == "pairs":
-            number_positive += tl.load(positives + i, mask=mask, other=0.0).to(tl.float64)
-        if dcoefficients is not None:
-            dscale += tl.load(dcoefficients + i, mask=mask, other=0.0).to(tl.float64)
-            dbias += tl.load(dcoefficients + n + i, mask=mask, other=0.0).to(tl.float64)
-    sum_positive, sum_negative = tl.sum(total_positive, axis=0), tl.sum(total_negative, axis=0)
-    of_positive = tl.maximum(tl.sum(number_positive, axis=0), 1.0)
-    of_negative = tl.maximum(tl.sum(number_negative, axis=0), 1.0)
-    if OVER == "terms":
-        tl.store(loss, sum_positive / of_positive + sum_negative / of_negative)
-        for start in range(0, n, BLOCK):
-            i = start + tl.arange(0, BLOCK)
-            for_positive, for_negative = tl.load(scales + i, mask=i < n), tl.load(scales + n + i, mask=i < n)
-            tl.store(scales + i, for_positive.to(tl.float64) / of_positive, mask=i < n)
-            tl.store(scales + n + i, for_negative.to(tl.float64) / of_negative, mask=i < n)
-    else:
-        if OVER == "above":
-            # Without a negative pair there is no loss.
-            of_positive = tl.where(tl.sum(number_negative, axis=0) > 0.0, of_positive, float("inf"))
-        tl.store(loss, (sum_positive + sum_negative) / of_positive)
-        if divisor is not None:
-            tl.store(divisor, of_positive)
-    if dlogit_scale is not None:
-        tl.store(dlogit_scale, tl.sum(dscale, axis=0) * tl.load(coefficients))
-    if dlogit_bias is not None:
-        tl.store(dlogit_bias, tl.sum(dbias, axis=0))

@@ -4,8 +4,8 @@
 import triton
 import triton.language as tl
 
-from robustdml_ops.backends.triton_math import in_type, log_one_plus
-from robustdml_ops.ops.pairs.kernels import ABSENT, pair_tile
+from robustdml_ops.backends.triton_math import in_type, sigmoid, softplus
+from robustdml_ops.ops.pairs.set_kernels import ABSENT, label_of, pair_tile
 
 # Near pairs that a tile makes one after the other; of more, as in a collapsed batch, all of its pairs side by side.
 FEW = tl.constexpr(32)
@@ -49,8 +49,10 @@ def near_distances(
 def pair_hinge(
     S,  # (c, m) compute dtype, contiguous, in: cosines; of no use at the end with EUCLIDEAN
     dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
-    labels,  # (n,) int64, in
-    candidate_labels,  # (m,) int64, in
+    labels,  # (n, LABELS) int64, in
+    candidate_labels,  # (m, LABELS) int64, in
+    ids,  # (n, IDS) int64, in: see pair_tile; None: none
+    candidate_ids,  # (m, IDS) int64, in
     upstream_positive,  # (n,) or () compute dtype, in: dL/dpositive; None: no gradients wanted
     upstream_negative,  # (n,) or () compute dtype, in
     sums_positive,  # (parts, n) compute dtype, out
@@ -74,6 +76,9 @@ def pair_hinge(
     near: tl.float64,  # in: below this a distance is made of the rows
     resolution: tl.float64,  # in: up to this a distance has no gradient
     ITSELF: tl.constexpr,  # whether candidate i is anchor i
+    LABELS: tl.constexpr,  # labels of a sample
+    IDS: tl.constexpr,  # ids of a sample
+    KEEPS_POSITIVES: tl.constexpr,  # whether ids are of negatives alone
     EUCLIDEAN: tl.constexpr,  # whether t is minus the distance of unit vectors, or else the cosine
     BLOCK_R: tl.constexpr,  # anchors a program
     BLOCK_M: tl.constexpr,  # candidates a step
@@ -86,7 +91,7 @@ def pair_hinge(
     part = tl.program_id(1)
     begin = part * per_part
     end = tl.minimum(begin + per_part, m)
-    label = tl.load(labels + places, mask=inside, other=ABSENT)
+    label = label_of(labels, places, inside, LABELS)
     dtype: tl.constexpr = S.dtype.element_ty
     # Pairs at a time, columns of their rows, and of those of a pair alone: as many as the registers hold with every
     # Triton from 3.6 on.
@@ -109,7 +114,24 @@ def pair_hinge(
     for start in range(begin, end, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
         mask = inside[:, None] & (columns < end)[None, :]
-        s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, end, ITSELF)
+        s, positive, negative = pair_tile(
+            S,
+            labels,
+            candidate_labels,
+            ids,
+            candidate_ids,
+            label,
+            rows,
+            inside,
+            places,
+            columns,
+            m,
+            end,
+            ITSELF,
+            LABELS,
+            IDS,
+            KEEPS_POSITIVES,
+        )
         t = s
         slope = tl.full(s.shape, 1.0, dtype)
         if EUCLIDEAN:
@@ -161,29 +183,14 @@ def pair_hinge(
     tl.store(counts_negative + place, tl.sum(count_negative, axis=1).to(tl.int64), mask=inside)
 
 
-@triton.jit
-def softplus(
-    t,  # compute dtype, in
-):
-    """log(1 + e^t)."""
-    return tl.maximum(t, 0.0) + log_one_plus(tl.exp(-tl.abs(t)))
-
-
-@triton.jit
-def sigmoid(
-    t,  # compute dtype, in
-):
-    """1 / (1 + e^−t)."""
-    e = tl.exp(-tl.abs(t))
-    return tl.where(t < 0.0, e, 1.0) / (1.0 + e)
-
-
 @triton.jit(do_not_specialize=["c", "first"])
 def pair_contrast(
     S,  # (c, m) compute dtype, contiguous, in: cosines
     dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
-    labels,  # (n,) int64, in
-    candidate_labels,  # (m,) int64, in
+    labels,  # (n, LABELS) int64, in
+    candidate_labels,  # (m, LABELS) int64, in
+    ids,  # (n, IDS) int64, in: see pair_tile; None: none
+    candidate_ids,  # (m, IDS) int64, in
     coefficients,  # (2,) compute dtype, in: scale and bias of the logits
     column_lse,  # (m,) compute dtype, in: log-sum-exps of the candidates over all anchors; None: no columns
     column_upstream,  # (m,) compute dtype, in: dL/dcolumn_lse
@@ -201,6 +208,9 @@ def pair_contrast(
     upstream_positive_stride,  # in elements, in; 0: one value for all anchors
     upstream_negative_stride,  # in elements, in
     ITSELF: tl.constexpr,  # whether candidate i is anchor i
+    LABELS: tl.constexpr,  # labels of a sample
+    IDS: tl.constexpr,  # ids of a sample
+    KEEPS_POSITIVES: tl.constexpr,  # whether ids are of negatives alone
     FORM: tl.constexpr,  # one of FORMS
     BLOCK_R: tl.constexpr,  # anchors a program
     BLOCK_M: tl.constexpr,  # candidates a step
@@ -210,7 +220,7 @@ def pair_contrast(
     inside = rows < c
     places = first + rows
     rows = rows.to(tl.int64)
-    label = tl.load(labels + places, mask=inside, other=ABSENT)
+    label = label_of(labels, places, inside, LABELS)
     dtype: tl.constexpr = S.dtype.element_ty
     scale, bias = tl.load(coefficients), tl.load(coefficients + 1)
     zeros = tl.zeros((BLOCK_R, BLOCK_M), dtype)
@@ -220,7 +230,24 @@ def pair_contrast(
     number, of_positives, loss_sum = zeros, zeros, zeros
     for start in range(0, m, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
-        s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, m, ITSELF)
+        s, positive, negative = pair_tile(
+            S,
+            labels,
+            candidate_labels,
+            ids,
+            candidate_ids,
+            label,
+            rows,
+            inside,
+            places,
+            columns,
+            m,
+            m,
+            ITSELF,
+            LABELS,
+            IDS,
+            KEEPS_POSITIVES,
+        )
         z = scale * s + bias
         if FORM == "sigmoid":
             loss_sum += tl.where(positive, softplus(-z), tl.where(negative, softplus(z), 0.0))
@@ -244,7 +271,24 @@ def pair_contrast(
     if FORM != "sigmoid":
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, m, ITSELF)
+            s, positive, negative = pair_tile(
+                S,
+                labels,
+                candidate_labels,
+                ids,
+                candidate_ids,
+                label,
+                rows,
+                inside,
+                places,
+                columns,
+                m,
+                m,
+                ITSELF,
+                LABELS,
+                IDS,
+                KEEPS_POSITIVES,
+            )
             z = scale * s + bias
             compared = negative if FORM == "each" else positive | negative
             sum_all += tl.exp(tl.where(compared, z - end[:, None], float("-inf")))
@@ -263,7 +307,24 @@ def pair_contrast(
         above_sum = zeros
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, m, ITSELF)
+            s, positive, negative = pair_tile(
+                S,
+                labels,
+                candidate_labels,
+                ids,
+                candidate_ids,
+                label,
+                rows,
+                inside,
+                places,
+                columns,
+                m,
+                m,
+                ITSELF,
+                LABELS,
+                IDS,
+                KEEPS_POSITIVES,
+            )
             t = lse[:, None] - (scale * s + bias)
             loss_sum += tl.where(positive, softplus(t), 0.0)
             above_sum += tl.where(positive, sigmoid(t), 0.0)
@@ -282,7 +343,24 @@ def pair_contrast(
         dscale_sum, dbias_sum = zeros, zeros
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(S, candidate_labels, label, rows, inside, places, columns, m, m, ITSELF)
+            s, positive, negative = pair_tile(
+                S,
+                labels,
+                candidate_labels,
+                ids,
+                candidate_ids,
+                label,
+                rows,
+                inside,
+                places,
+                columns,
+                m,
+                m,
+                ITSELF,
+                LABELS,
+                IDS,
+                KEEPS_POSITIVES,
+            )
             z = scale * s + bias
             if FORM == "sigmoid":
                 dz = tl.where(positive, -sigmoid(-z), tl.where(negative, sigmoid(z), 0.0)) * upstream

@@ -1,0 +1,75 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
+"""Triton: a tile of cosines, and which of its pairs are positive and negative, by labels and ids."""
+
+import triton
+import triton.language as tl
+
+from robustdml_ops.engine.labels import ABSENT as ABSENT_LABEL
+
+# As in the other backends.
+ABSENT = tl.constexpr(ABSENT_LABEL)
+
+
+@triton.jit
+def label_of(
+    labels,  # (n, LABELS) int64, in
+    rows,  # (BLOCK,) int64, in
+    inside,  # (BLOCK,) bool, in
+    LABELS: tl.constexpr,  # labels of a sample
+):
+    """The label of each row, (BLOCK,); of several the largest. ABSENT, the least int64: the row has none."""
+    if LABELS == 1:
+        label = tl.load(labels + rows, mask=inside, other=ABSENT)
+    else:
+        first = labels + rows.to(tl.int64) * LABELS
+        label = tl.load(first, mask=inside, other=ABSENT)
+        for k in range(1, LABELS):
+            label = tl.maximum(label, tl.load(first + k, mask=inside, other=ABSENT))
+    return label
+
+
+@triton.jit
+def pair_tile(
+    S,  # (c, m) compute dtype, in: cosines
+    labels,  # (n, LABELS) int64, in; read where there are several
+    candidate_labels,  # (m, LABELS) int64, in
+    ids,  # (n, IDS) int64, in: a pair that shares one in the same place is in no set; negative: none. None: no ids
+    candidate_ids,  # (m, IDS) int64, in
+    label,  # (BLOCK_R,) int64, in: see label_of; ABSENT: the anchor has no pairs, or the row does not exist
+    rows,  # (BLOCK_R,) int64, in
+    inside,  # (BLOCK_R,) bool, in
+    places,  # (BLOCK_R,) int64, in: which candidate each anchor is
+    columns,  # (BLOCK_M,) int32, in
+    m,  # candidates, in
+    end,  # candidates that are looked at, in
+    ITSELF: tl.constexpr,  # whether candidate i is anchor i
+    LABELS: tl.constexpr,  # labels of a sample
+    IDS: tl.constexpr,  # ids of a sample
+    KEEPS_POSITIVES: tl.constexpr,  # whether ids are of negatives alone
+):
+    """Cosines, and whether they are of positives and of negatives, (BLOCK_R, BLOCK_M) each."""
+    known = columns < end
+    mask = inside[:, None] & known[None, :]
+    s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
+    other = label_of(candidate_labels, columns, known, LABELS)
+    present = (label != ABSENT)[:, None] & (other != ABSENT)[None, :]
+    if ITSELF:
+        present = present & (places[:, None] != columns[None, :])
+    if LABELS == 1:
+        same = label[:, None] == other[None, :]
+    else:
+        same = present & (label == ABSENT)[:, None]  # none yet
+        for k in range(LABELS):
+            mine = tl.load(labels + places.to(tl.int64) * LABELS + k, mask=inside, other=ABSENT)
+            for j in range(LABELS):
+                its = tl.load(candidate_labels + columns.to(tl.int64) * LABELS + j, mask=known, other=ABSENT)
+                same = same | ((mine[:, None] == its[None, :]) & (mine != ABSENT)[:, None])
+    if ids is not None:
+        for k in tl.static_range(IDS):
+            my_id = tl.load(ids + places.to(tl.int64) * IDS + k, mask=inside, other=-1)
+            its_id = tl.load(candidate_ids + columns.to(tl.int64) * IDS + k, mask=known, other=-1)
+            apart = (my_id[:, None] != its_id[None, :]) | (my_id < 0)[:, None]
+            if KEEPS_POSITIVES:
+                apart = apart | same
+            present = present & apart
+    return s, present & same, present & (same == 0)
