@@ -44,6 +44,9 @@ struct PairChunk {
     // CPU only, in: several labels and ids; null: there are none. On a GPU Triton's kernels alone know them.
     const cpu::Relations* relations;
     std::int64_t relations_row;  // of the first row
+    // CPU only, (rows,) out, both or none: least cosine over P, +inf without any; largest over N, or -inf.
+    T* hardest_positive;
+    T* hardest_negative;
 
     static constexpr auto fields() {
         return std::tuple{
@@ -63,6 +66,8 @@ struct PairChunk {
             optional_field("candidate_inverse_norm", &PairChunk::candidate_inverse_norm),
             optional_field("relations", &PairChunk::relations),
             optional_field("relations_row", &PairChunk::relations_row),
+            optional_field("hardest_positive", &PairChunk::hardest_positive),
+            optional_field("hardest_negative", &PairChunk::hardest_negative),
         };
     }
 };

@@ -8,6 +8,7 @@
 #include "common/cpu/parts.h"
 #include "math/exp.h"
 #include "math/limits.h"
+#include "pairs/cpu_hardest.h"
 #include "pairs/cpu_hinge.h"
 #include "pairs/cpu_relations.h"
 
@@ -19,6 +20,7 @@ template <class T>
 ROBUSTDML_HD RowScale<T> begin_row(const Pairs<T>& c, std::int64_t row, T* s) {
     scale_candidates(c, row);
     const RowScale<T> scales = scale_of_row(c, row, s, c.m);
+    hardest_of_row(c, row, s, scales.cosine);
     if (c.itself >= 0) s[c.itself + row] = kNaN<T>;
     return scales;
 }

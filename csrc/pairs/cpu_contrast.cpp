@@ -6,6 +6,7 @@
 #include "common/cpu/parts.h"
 #include "math/exp.h"
 #include "math/limits.h"
+#include "pairs/cpu_hardest.h"
 #include "pairs/cpu_relations.h"
 #include "pairs/cpu_softmax.h"
 
@@ -188,6 +189,7 @@ template <class T>
 ROBUSTDML_HD void contrast_row(const Pairs<T>& c, const PairContrastProblem<T>& problem, std::int64_t row) {
     scale_candidates(c, row);
     const RowScale<T> scales = scale_of_row(c, row, c.S + row * c.m, c.m);
+    hardest_of_row(c, row, c.S + row * c.m, scales.cosine);
     const Row<T> r = row_of(c, problem, row, scales.cosine);
     const RowUpstream<T> upstream = upstream_of_row(c, row);
     const T scale = problem.coefficients[0], factor = scale * scales.gradient;

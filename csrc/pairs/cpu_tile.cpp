@@ -49,6 +49,25 @@ ROBUSTDML_HD void ends_of_row(const Tile<T>& t, std::int64_t row) {
 }
 
 template <class T>
+ROBUSTDML_HD void farthest_of_row(const Tile<T>& t, std::int64_t row) {
+    const PairLabel label = t.rows.labels[row];
+    const T* s = t.S + row * t.columns.count;
+    const PairLabel* labels = t.columns.labels;
+    T* farthest = t.columns.of(kFarthest);
+    T of_row = -kInfinity<T>;
+    for (int side = 0; side < t.sides(); ++side) {
+        const std::int64_t from = t.begin(side, row), to = t.end(side, row);
+#pragma omp simd reduction(max : of_row)
+        for (std::int64_t x = from; x < to; ++x) {
+            const T of_positive = labels[x] == label ? -s[x] : -kInfinity<T>;
+            of_row = of_positive > of_row ? of_positive : of_row;
+            farthest[x] = of_positive > farthest[x] ? of_positive : farthest[x];
+        }
+    }
+    t.rows.of(kFarthest)[row] = of_row;
+}
+
+template <class T>
 ROBUSTDML_HD void sums_of_row(const Tile<T>& t, const Logits<T>& logits, std::int64_t row) {
     const PairLabel label = t.rows.labels[row];
     const T base2 = logits.base2;
@@ -165,7 +184,7 @@ ROBUSTDML_HD void gradient_of_row(const Tile<T>& t, const Logits<T>& logits, std
 template <class T>
 ROBUSTDML_HD void absent_row(const Tile<T>& t, std::int64_t row, Pass pass) {
     for (int sum = kE; sum < kSums; ++sum) t.rows.of(Sum(sum))[row] = T(0);
-    t.rows.of(kEnd)[row] = t.rows.of(kNegativeEnd)[row] = -kInfinity<T>;
+    t.rows.of(kEnd)[row] = t.rows.of(kNegativeEnd)[row] = t.rows.of(kFarthest)[row] = -kInfinity<T>;
     if (pass >= kGradient) std::fill_n(t.S + row * t.columns.count, t.columns.count, T(0));
 }
 
@@ -179,6 +198,8 @@ ROBUSTDML_HD void pass_of_rows(const Tile<T>& t, const Logits<T>& logits, Pass p
             absent_row(t, row, pass);
         else if (pass == kEnds)
             ends_of_row(t, row);
+        else if (pass == kFarthestPositives)
+            farthest_of_row(t, row);
         else if (pass == kExponentials)
             sums_of_row(t, logits, row);
         else if (pass == kPositives)

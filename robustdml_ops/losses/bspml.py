@@ -85,7 +85,8 @@ class BSPMLLoss(MultiSimilarityLoss):
             labels = without_samples(labels, weights == 0)
         mean = self.reduction == "mean"
         scale = weights / max(1, len(labels)) if mean else weights
-        pairs = PairInputs((embeddings, labels, None, None), None, scale, present=1, ids=self._ids(inputs))
+        given: dict[str, Any] = {"ids": self._ids(inputs), "seen": self._observation}
+        pairs = PairInputs((embeddings, labels, None, None), None, scale, present=1, **given)
         if mean:
             return self._weighted_sum(self._own_anchors(pairs), candidate_weights)
         own = weights[self.shards.own_slice()]

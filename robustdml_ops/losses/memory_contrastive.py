@@ -75,8 +75,8 @@ class MemoryContrastiveLoss(PairFamilyLoss):
     def _fused_loss(self, inputs: LossInputs) -> Tensor:
         checked = self._checked(inputs)
         embeddings, labels, candidates, _ = checked.pairs
-        of_samples = (checked.ids[0], None)
-        alone = PairInputs((embeddings, labels, None, None), None, checked.weights, checked.present, ids=of_samples)
+        given: dict[str, Any] = {"ids": (checked.ids[0], None), "seen": checked.seen}
+        alone = PairInputs((embeddings, labels, None, None), None, checked.weights, checked.present, **given)
         of_batch = self._term(self._own_anchors(alone))
         if candidates is None:
             return of_batch

@@ -2,11 +2,20 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+
+from robustdml_ops.engine.shards import OneProcess
+
+
+class Room(NamedTuple):
+    """Memory for the hardest pairs of a sweep."""
+
+    hardest: Tensor  # (2, n), out: least cosine with a positive, ∞ without any; largest with a negative, or −∞
+    sharded: bool  # candidates are the shard of this process, anchors the samples of all
 
 
 @dataclass
@@ -50,17 +59,28 @@ class Observation:
     rank: Tensor | None = None
     hardest_positive: Tensor | None = None
     hardest_negative: Tensor | None = None
+    rooms: list[Room] = field(default_factory=list, init=False, repr=False)  # of the call that runs
 
     def begin(self) -> None:
         """Forget the call before."""
         if torch.compiler.is_compiling():
             raise RuntimeError("a compiled loss is not observed: call it without torch.compile within observed()")
-        for name in vars(self):
+        self.rooms.clear()
+        for name in _NUMBERS:
             setattr(self, name, None)
+
+    def room(self, anchors: Tensor, dtype: torch.dtype, sharded: bool = False) -> Tensor:
+        """Memory (2, n) for the hardest pairs of a sweep over ``anchors`` (n, D); see :class:`Room`."""
+        hardest = anchors.new_empty((2, len(anchors)), dtype=dtype, requires_grad=False)
+        hardest[0], hardest[1] = torch.inf, -torch.inf
+        self.rooms.append(Room(hardest, sharded))
+        return hardest
 
     def end(self, loss_function: Any, ignored: Tensor | None) -> None:
         """Leave out samples that are ``ignored`` (B,); raise where the call has seen nothing."""
-        found = [name for name, value in vars(self).items() if value is not None]
+        if self.rooms:
+            self._take_pairs(loss_function.shards)
+        found = [name for name in _NUMBERS if getattr(self, name) is not None]
         if not found:
             raise RuntimeError(
                 f"this call of {type(loss_function).__name__} was not observed: pairs that indices_tuple lists, and "
@@ -69,6 +89,20 @@ class Observation:
         for name in found if ignored is not None else ():
             nothing = 0 if name == "rank" else torch.nan
             setattr(self, name, getattr(self, name).masked_fill(ignored.to(getattr(self, name).device), nothing))
+
+    def _take_pairs(self, shards: OneProcess) -> None:
+        """The hardest pairs of all sweeps of a call, such as over the batch and a bank."""
+        sweeps = []
+        for hardest, sharded in self.rooms:
+            signed = hardest * hardest.new_tensor([[1.0], [-1.0]])
+            sweeps.append(shards.min_over_processes(signed)[:, shards.own_slice()] if sharded else signed)
+        lowest, negated = torch.stack(sweeps).amin(0)
+        self.rooms.clear()
+        self.hardest_positive = lowest.masked_fill(lowest == torch.inf, torch.nan)
+        self.hardest_negative = -negated.masked_fill(negated == torch.inf, torch.nan)
+
+
+_NUMBERS = [one.name for one in fields(Observation) if one.init]
 
 
 @contextmanager

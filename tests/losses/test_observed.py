@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from python_ref import observed_classes
+from python_ref import hardest_pairs, observed_classes
 from robustdml_ops import losses
 from robustdml_ops.ops import ABSENT
 from robustdml_ops.ops.classes import autograd
@@ -173,3 +173,143 @@ def test_what_is_not_observed_says_so():
     with loss.observed(), pytest.raises(Exception, match="compiled loss is not observed"):
         compiled(X, labels)
     loss(X, labels)
+
+
+PAIRS = {
+    "contrastive": losses.ContrastiveLoss,
+    "cosine contrastive": partial(losses.ContrastiveLoss, 0.9, 0.1, distance="cosine"),
+    "multi-similarity": losses.MultiSimilarityLoss,
+    "mined": partial(losses.MultiSimilarityLoss, epsilon=0.1),
+    "steep": partial(losses.MultiSimilarityLoss, 2000.0, 900.0),
+    "bspml": losses.BSPMLLoss,
+    "supcon": losses.SupConLoss,
+    "ntxent": losses.NTXentLoss,
+    "memory": losses.MemoryContrastiveLoss,
+}
+
+
+def pair_batch(n, several=False, dtype=torch.float64):
+    """Samples of some classes, some of them alone in theirs, or absent."""
+    generator = torch.Generator().manual_seed(n)
+    X = torch.randn(n, 7, generator=generator, dtype=torch.float64).to(dtype)
+    labels = torch.randint(n // 2, (n,), generator=generator)
+    if several:
+        labels = torch.stack([labels, (labels + 1) % 7], 1)
+    labels[3] = ABSENT
+    return X.requires_grad_(), labels
+
+
+def wanted_pairs(X, labels, candidates=None, candidate_labels=None, ids=None):
+    unit = torch.nn.functional.normalize
+    others, its = (X, labels) if candidates is None else (candidates, candidate_labels)
+    S = unit(X.detach().double()) @ unit(others.detach().double()).t()
+    mine, its = labels.view(len(labels), -1), its.view(len(its), -1)
+    present = (mine != ABSENT).any(1)[:, None] & (its != ABSENT).any(1)
+    same = ((mine[:, None, :, None] == its[None, :, None, :]) & (mine != ABSENT)[:, None, :, None]).any(-1).any(-1)
+    if candidates is None:
+        present.fill_diagonal_(False)
+    if ids is not None:
+        present &= ids[:, None] != ids
+    return hardest_pairs(present & same, present & ~same, S)
+
+
+def assert_pairs(seen, wanted, atol=1e-12):
+    for found, value in zip((seen.hardest_positive, seen.hardest_negative), wanted, strict=True):
+        torch.testing.assert_close(found.double(), value, rtol=0, atol=atol, equal_nan=True)
+        assert not found.requires_grad
+    assert seen.probability is seen.margin is seen.rank is None
+
+
+@pytest.mark.parametrize("n", [20, 150])
+@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_pairs_as_the_dense_formula(name, backend, n):
+    (X, labels), loss = pair_batch(n), PAIRS[name](backend=backend)
+    with loss.observed() as seen:
+        value = loss(X, labels)
+        value.backward()
+    wanted = wanted_pairs(X, labels)
+    assert wanted[0].isnan().any()
+    assert_pairs(seen, wanted)
+    Y = pair_batch(n)[0]
+    plain = PAIRS[name](backend=backend)(Y, labels)
+    plain.backward()
+    torch.testing.assert_close(value, plain, rtol=0, atol=1e-12)
+    torch.testing.assert_close(X.grad, Y.grad, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in PAIRS if name not in ("bspml", "mined")])
+def test_pairs_with_ids_several_labels_and_weights(name):
+    X, labels = pair_batch(30, several=True)
+    ids, weights = torch.arange(30) // 2, torch.ones(30).index_fill(0, torch.tensor([5, 9]), 0.0)
+    loss = PAIRS[name](reduction="none")
+    with loss.observed() as seen:
+        loss(X, labels, sample_ids=ids, sample_weights=weights)
+    absent = labels.index_fill(0, torch.tensor([5, 9]), ABSENT)
+    assert_pairs(seen, wanted_pairs(X, absent, ids=ids))
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("name", [name for name in PAIRS if name != "bspml"])
+def test_candidates_of_a_bank(name, backend):
+    """Those of the memory loss are the batch, too."""
+    (X, labels), (bank, of_bank) = pair_batch(30), pair_batch(75)
+    loss = PAIRS[name](backend=backend)
+    with loss.observed() as seen:
+        loss(X, labels, None, bank.detach(), of_bank).backward()
+    wanted = wanted_pairs(X, labels, bank, of_bank)
+    if name == "memory":
+        of_batch = wanted_pairs(X, labels)
+        wanted = torch.fmin(wanted[0], of_batch[0]), torch.fmax(wanted[1], of_batch[1])
+    assert_pairs(seen, wanted)
+
+
+@pytest.mark.parametrize("form", ["outside", "inside"])
+@pytest.mark.parametrize("n", [1100, 2000])
+def test_large_batches_go_by_tiles(n, form):
+    """Of float32, as by default."""
+    (X, labels), loss = pair_batch(n, dtype=torch.float32), losses.SupConLoss(form=form)
+    with loss.observed() as seen:
+        loss(X, labels)
+    assert_pairs(seen, wanted_pairs(X, labels), 1e-6)
+
+
+TOWERS = {
+    "symmetric": losses.InfoNCELoss,
+    "one side": partial(losses.InfoNCELoss, symmetric=False),
+    "rince": partial(losses.InfoNCELoss, 0.3, q=0.5),
+    "sigmoid": losses.SigmoidLoss,
+}
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("name", TOWERS)
+def test_two_towers(name, backend):
+    (X, _), (Y, _) = pair_batch(30), pair_batch(30)
+    Y = Y.detach().roll(1, 0).requires_grad_()
+    loss = TOWERS[name](backend=backend).double()
+    ids = torch.arange(30) // 2
+    with loss.observed() as seen:
+        loss(X, Y, sample_ids=ids).backward()
+    place = torch.arange(30)
+    same = place[:, None] == place
+    S = torch.nn.functional.normalize(X.detach()) @ torch.nn.functional.normalize(Y.detach()).t()
+    assert_pairs(seen, hardest_pairs(same, (ids[:, None] != ids) & ~same, S))
+
+
+def test_pairs_of_a_miner_are_refused():
+    X, labels = pair_batch(20)
+    few, loss = torch.tensor([0, 1]), losses.ContrastiveLoss()
+    with loss.observed(), pytest.raises(RuntimeError, match="pairs that indices_tuple lists"):
+        loss(X, labels, (few, few.flip(0), few, few + 4))
+
+
+def test_empty_batches():
+    loss = losses.SupConLoss()
+    with loss.observed() as seen:
+        loss(torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64))
+    assert seen.hardest_positive.shape == (0,)
+    classes = build("arcface")
+    with classes.observed() as seen:
+        classes(torch.zeros(0, D, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
+    assert seen.rank.shape == (0,)

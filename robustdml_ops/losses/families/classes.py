@@ -184,7 +184,8 @@ class ClassFamilyLoss(ClassMatrixLoss):
         """Fill the observation with what a step of these terms has seen; see :class:`Observation`."""
         settings, here = self._logit_settings(), self.shards.own_slice()
         bias = settings.get("target_bias", 0.0)
-        lse, target = terms.lse.detach(), terms.target.detach().view(len(terms.lse), -1)
+        lse, target = terms.lse.detach(), terms.target.detach()
+        target = target[:, None] if target.dim() == 1 else target
         own, of_labels = target.amax(1), target.logsumexp(1)
         # e^(others − labels), without the margin.
         if settings.get("exclude_target"):

@@ -68,6 +68,7 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
     """Logits are e^logit_scale · s, of cosines s; a subclass has the sums."""
 
     shown: ClassVar[tuple[str, ...]] = ("max_scale",)
+    observable = True
 
     def __init__(self, temperature: float, max_scale: float | None, backend: Backend | None) -> None:
         super().__init__()
@@ -123,14 +124,19 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         find_ids = partial(_both_ids, embeddings, others, negatives, (sample_ids, other_ids, negative_ids))
         # On shards an error waits for the look at each other's input.
         ids = None if self.shards.divided else find_ids()
-        loss, compiling = None, torch.compiler.is_compiling()
-        if negatives is None and not compiling:
+        loss, seen = None, self._observation
+        if seen is not None:
+            seen.begin()
+        elif negatives is None and not torch.compiler.is_compiling():
             own = self._parameters
             tensors = (embeddings, others, own["logit_scale"], own.get("logit_bias"), None, None, sample_weights)
             loss = self._planned((*tensors, ids, None), ())
         if loss is not None:
             return loss
-        return self._general(embeddings, others, negatives, sample_weights, find_ids if ids is None else lambda: ids)
+        loss = self._general(embeddings, others, negatives, sample_weights, find_ids if ids is None else lambda: ids)
+        if seen is not None:
+            seen.end(self, None)
+        return loss
 
     def _plan(self, tensors: Sequence[Any]) -> Plan | None:
         embeddings, others = tensors[:2]
@@ -230,6 +236,9 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         if ids is not None:
             of_sets = {"sample_ids": ids[: len(weights)][own], "candidate_ids": ids[: len(candidates)]}
             settings |= {**of_sets, "ids_keep_positives": True}
+        seen = self._observation
+        if seen is not None and not seen.rooms:  # the first sweep has the first tower's rows
+            settings["hardest"] = seen.room(pairs[0], pair_dtype(rows, candidates))
         return pair_contrast(*pairs, scale, coefficients=coefficients, **settings)
 
     def _fused_loss(

@@ -24,6 +24,7 @@ from robustdml_ops.engine.validation import check_matrix, check_same_device, che
 from robustdml_ops.losses.families.metric_loss import MetricLoss
 from robustdml_ops.losses.first_pairs import FirstPairs
 from robustdml_ops.losses.inputs import LossInputs, own_samples
+from robustdml_ops.losses.observation import Observation
 from robustdml_ops.losses.peer.listed_pairs import Cosines, ListedPairs, listed_pairs
 from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops.pairs.arguments import check_ids, pair_sets
@@ -43,10 +44,15 @@ class PairInputs(NamedTuple):
     anchors_first: bool = False  # the first candidates are the anchors
     sharded: bool = False  # candidates are the shard of this process, anchors the samples of all
     ids: tuple[Tensor | None, Tensor | None] = (None, None)  # (n, 1) and (m, 1), where they are given
+    seen: Observation | None = None  # takes what each sweep sees
 
     def of_sets(self) -> dict[str, Any]:
-        """Arguments of the ops on pairs, beside :attr:`pairs`."""
-        return {"anchors_first": self.anchors_first, "sample_ids": self.ids[0], "candidate_ids": self.ids[1]}
+        """Arguments of the ops on pairs, beside :attr:`pairs`, for one sweep."""
+        given = {"anchors_first": self.anchors_first, "sample_ids": self.ids[0], "candidate_ids": self.ids[1]}
+        if self.seen is None:
+            return given
+        embeddings, _, candidates, _ = self.pairs
+        return {**given, "hardest": self.seen.room(embeddings, pair_dtype(embeddings, candidates), self.sharded)}
 
     def sets(self) -> PairSets:
         """The sets of the anchors."""
@@ -74,7 +80,7 @@ class PairFamilyLoss(MetricLoss):
     """One loss per sample, of its pairs with the batch or with given candidates; a subclass has the terms."""
 
     dense_size = "batch × candidates"
-    takes_ids = True
+    takes_ids = observable = True
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -169,7 +175,7 @@ class PairFamilyLoss(MetricLoss):
         if ids is not None:
             candidate_ids = self.shards.put_own_first(ids) if among else candidate_ids
             ids = ids[own]
-        return PairInputs(pairs, None, weights, inputs.present, among, ids=(ids, candidate_ids))
+        return PairInputs(pairs, None, weights, inputs.present, among, False, (ids, candidate_ids), inputs.seen)
 
     def _mean(self, losses: Tensor, inputs: PairInputs) -> Tensor:
         """Reduce the losses (B,) of the anchors; sum and mean are over the samples of all processes."""
@@ -224,7 +230,7 @@ class PairFamilyLoss(MetricLoss):
             if ref_emb is not None and itself:
                 ref_labels = labels
         sides = (embeddings, labels, ref_emb, ref_labels)
-        return PairInputs(sides, listed, weights, present, sharded=sharded, ids=self._ids(inputs))
+        return PairInputs(sides, listed, weights, present, False, sharded, self._ids(inputs), self._observation)
 
     def _ids(self, inputs: LossInputs) -> tuple[Tensor | None, Tensor | None]:
         """Checked ids of anchors and of candidates, (n, 1) and (m, 1); None: those of the anchors, or none at all."""

@@ -45,6 +45,7 @@ def pair_lse(
     anchors_first: bool = False,
     sample_ids: Tensor | None = None,
     candidate_ids: Tensor | None = None,
+    hardest: Tensor | None = None,
     backend: str | None = None,
 ) -> PairLSE:
     """Both log-sum-exps of every anchor; differentiable for any upstream gradient.
@@ -76,6 +77,9 @@ def pair_lse(
     sample_ids, candidate_ids : Tensor, optional
         (n,) and (m,) integers: a candidate with the id of the anchor is in neither of its sets; negative: no id. The
         first are those of both sides where the candidates are the anchors.
+    hardest : Tensor, optional
+        (2, n) in the type of the results, filled with ∞ and −∞: takes each anchor's least cosine with a positive and
+        its largest with a negative, before any mining. In eager mode only.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
 
@@ -106,7 +110,7 @@ def pair_lse(
     """
     options = lse_options(pair_dtype(embeddings, candidates), alpha, beta, base, epsilon)
     sets = pair_sets(embeddings, labels, candidates, candidate_labels, anchors_first, (sample_ids, candidate_ids))
-    problem = pair_problem(options, sets, embeddings, candidates, candidate_weights)
+    problem = pair_problem(options, sets, embeddings, candidates, candidate_weights, hardest)
     _, positive, negative, _ = pair_sums(embeddings, candidates, problem, backend)
     return PairLSE(positive, negative)
 
@@ -127,6 +131,7 @@ def pair_lse_sum(
     anchors_first: bool = False,
     sample_ids: Tensor | None = None,
     candidate_ids: Tensor | None = None,
+    hardest: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
     """Σ_a positive_scale_a·positive_a + negative_scale_a·negative_a, with all gradients, in one sweep.
@@ -154,7 +159,7 @@ def pair_lse_sum(
     """
     options = lse_options(pair_dtype(embeddings, candidates), alpha, beta, base, epsilon)
     sets = pair_sets(embeddings, labels, candidates, candidate_labels, anchors_first, (sample_ids, candidate_ids))
-    problem = pair_problem(options, sets, embeddings, candidates, candidate_weights)
+    problem = pair_problem(options, sets, embeddings, candidates, candidate_weights, hardest)
     scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
     return pair_sums(embeddings, candidates, problem, backend, scales)[0]
 
@@ -193,6 +198,7 @@ def pair_hinge(
     anchors_first: bool = False,
     sample_ids: Tensor | None = None,
     candidate_ids: Tensor | None = None,
+    hardest: Tensor | None = None,
     backend: str | None = None,
 ) -> PairHinge:
     """Both sums of hinges of every anchor; differentiable for any upstream gradient.
@@ -201,7 +207,7 @@ def pair_hinge(
 
     Parameters
     ----------
-    embeddings, labels, candidates, candidate_labels, anchors_first, sample_ids, candidate_ids, backend
+    embeddings, labels, candidates, candidate_labels, anchors_first, sample_ids, candidate_ids, hardest, backend
         Anchors (n, D), (n,) and candidates (m, D), (m,), as in :func:`~robustdml_ops.ops.pair_lse`.
     positive_margin, negative_margin : float
         m⁺ and m⁻. A positive margin above 1 (cosine) is above every similarity, so all positives count.
@@ -234,7 +240,7 @@ def pair_hinge(
     numbers = (positive_margin, negative_margin, positive_offset, negative_offset)
     options = hinge_options(*numbers, distance)
     sets = pair_sets(embeddings, labels, candidates, candidate_labels, anchors_first, (sample_ids, candidate_ids))
-    problem = PairProblem(options, sets)
+    problem = PairProblem(options, sets, hardest=hardest)
     _, positive, negative, counts = pair_sums(embeddings, candidates, problem, backend)
     return PairHinge(positive, negative, counts[0], counts[1])
 
@@ -256,6 +262,7 @@ def pair_hinge_sum(
     anchors_first: bool = False,
     sample_ids: Tensor | None = None,
     candidate_ids: Tensor | None = None,
+    hardest: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
     """Σ_a positive_scale_a·positive_a + negative_scale_a·negative_a, with all gradients, in one sweep.
@@ -286,7 +293,7 @@ def pair_hinge_sum(
     numbers = (positive_margin, negative_margin, positive_offset, negative_offset)
     options = hinge_options(*numbers, distance, average)
     sets = pair_sets(embeddings, labels, candidates, candidate_labels, anchors_first, (sample_ids, candidate_ids))
-    problem = PairProblem(options, sets)
+    problem = PairProblem(options, sets, hardest=hardest)
     scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
     return pair_sums(embeddings, candidates, problem, backend, scales)[0]
 
@@ -329,6 +336,7 @@ def pair_contrast(
     sample_ids: Tensor | None = None,
     candidate_ids: Tensor | None = None,
     ids_keep_positives: bool = False,
+    hardest: Tensor | None = None,
     backend: str | None = None,
 ) -> PairContrast:
     """Losses and log-sum-exps, differentiable for any upstream gradient: backward makes the similarities again.
@@ -338,7 +346,7 @@ def pair_contrast(
     options = ContrastOptions(form)
     ids = (sample_ids, candidate_ids)
     sets = pair_sets(embeddings, labels, candidates, candidate_labels, anchors_first, ids, ids_keep_positives)
-    problem = PairProblem(options, sets, coefficients=coefficients)
+    problem = PairProblem(options, sets, coefficients=coefficients, hardest=hardest)
     scales = None if scale is None else check_scales(embeddings, candidates, scale, scale.new_zeros(()))
     return PairContrast(*pair_sums(embeddings, candidates, problem, backend, scales))
 

@@ -71,6 +71,7 @@ def pair_problem(
     embeddings: Tensor,
     candidates: Tensor | None,
     weights: Tensor | None,
+    hardest: Tensor | None,
 ) -> PairProblem:
     """The problem with checked weights of the candidates; values of the matrices are checked in the sweep."""
     if weights is not None:
@@ -80,4 +81,4 @@ def pair_problem(
             raise ValueError("candidate_weights are constants of this op: pass candidate_weights.detach()")
         weights = weights.to(pair_dtype(embeddings, candidates)).contiguous()
         check_weights(candidate_weights=weights)
-    return PairProblem(options, sets, weights)
+    return PairProblem(options, sets, weights, hardest=hardest)

@@ -297,6 +297,8 @@ def pair_sums(
     want = [graded and t is not None and t.requires_grad for t in (embeddings, candidates, coefficients)]
     parts: tuple[Any, ...] = (problem,)
     if not in_eager_mode(embeddings):
+        if problem.hardest is not None:
+            raise RuntimeError("torch.func, and graphs without values, see no pairs: observe a step in eager mode")
         names, numbers, constants = flatten(replace(problem, coefficients=None))
         parts = names, numbers, *constants
     both = (embeddings,) if candidates is None else (embeddings, candidates)

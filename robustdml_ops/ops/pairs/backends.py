@@ -100,6 +100,7 @@ class PairProblem:
     # gradients, which join dL/dS of the pairs of anchors that have positives.
     column_lse: Tensor | None = None
     column_upstream: Tensor | None = None
+    hardest: Tensor | None = None  # (2, n) compute type, out: see PairSums
 
     def arguments(self, dtype: torch.dtype) -> dict[str, Any]:
         """Arguments of all kernels beside the sets."""
@@ -154,6 +155,7 @@ class PairSums:
     counts: Tensor | None  # (2, n) int64, out: terms above 0 on either side; None: the problem counts none
     rows: GivenRows | None  # of all anchors; None: the problem needs no distances
     dcoefficients: Tensor | None = None  # (2, n) out, of contrasts with upstream: Σ_j s dL/dz and Σ_j dL/dz
+    hardest: Tensor | None = None  # (2, n) out: least cosine over P, ∞ without any, and largest over N, or −∞
 
     def of(self, chunk: Chunk) -> "PairSums":
         """Those of a chunk."""
@@ -162,7 +164,14 @@ class PairSums:
         counts = None if self.counts is None else self.counts[:, first:last]
         dcoefficients = None if self.dcoefficients is None else self.dcoefficients[:, first:last]
         sides = self.positive[first:last], self.negative[first:last]
-        return PairSums(upstream, *sides, counts, self.rows, dcoefficients)
+        hardest = None if self.hardest is None else self.hardest[:, first:last]
+        return PairSums(upstream, *sides, counts, self.rows, dcoefficients, hardest)
+
+    def see(self, S: Tensor, positive: Tensor, negative: Tensor) -> None:
+        """Fill ``hardest`` from cosines (c, m) and sets, before any mining."""
+        if self.hardest is not None:
+            torch.amin(S.masked_fill(~positive, torch.inf), 1, out=self.hardest[0])
+            torch.amax(S.masked_fill(~negative, -torch.inf), 1, out=self.hardest[1])
 
 
 class PairBackend(RowsBackend):
@@ -213,6 +222,7 @@ class EagerPairs(PairBackend):
 
     def pair_lse(self, chunk: Chunk, problem: PairProblem, sums: PairSums) -> None:
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
+        sums.see(S, positive, negative)
         of: Any = problem.options
         if of.epsilon is not None:
             positive, negative = informative(S, positive, negative, of.epsilon)
@@ -232,6 +242,7 @@ class EagerPairs(PairBackend):
 
     def pair_hinge(self, chunk: Chunk, problem: PairProblem, sums: PairSums) -> None:
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
+        sums.see(S, positive, negative)
         assert sums.counts is not None
         limits, euclidean = DistanceLimits.of(chunk.V), problem.options.euclidean
         t = S
@@ -252,6 +263,7 @@ class EagerPairs(PairBackend):
 
     def pair_contrast(self, chunk: Chunk, problem: PairProblem, sums: PairSums) -> None:
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
+        sums.see(S, positive, negative)
         of: Any = problem.options
         assert problem.coefficients is not None
         scale, bias = problem.coefficients

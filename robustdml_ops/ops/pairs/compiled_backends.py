@@ -19,7 +19,7 @@ from robustdml_ops.ops.pairs.backends import (
     PairProblem,
     PairSums,
 )
-from robustdml_ops.ops.pairs.sets import PairSets, SetsKind
+from robustdml_ops.ops.pairs.sets import PairSets, SetsKind, members
 
 # Elements of the candidates up to which lanes are as fast as all threads on a chunk: each block of a thread has its own
 # gradient of the candidates. Rows count at least so many columns, as a row of S has to fit a core's cache.
@@ -45,6 +45,8 @@ class NativePairs(NativeRows, PairBackend):
         S, first, sets, sums = chunk.S, chunk.first, problem.sets, sums.of(chunk)
         settings = settings_of(problem, chunk.V, sums, first)
         if module.on_gpu(S):
+            if sums.hardest is not None:
+                sums.see(S, *members(sets, first, chunk.last))
             given = native_chunk(sums, sets, first, S, "_cuda")
         else:
             norms = {"inverse_norm": chunk.scale, "candidate_inverse_norm": chunk.X_scale}
@@ -126,6 +128,8 @@ def native_chunk(
     labels, candidate_labels = (sets.labels, sets.candidate_labels) if kind else sets.narrow
     if relations is not None:
         given["relations"] = relations.address()
+    if sums.hardest is not None and not kind:
+        given |= module.addresses(dict(zip(HARDEST, sums.hardest, strict=True)))
     return getattr(module.library, f"PairChunk{kind}_{module.SUFFIX[sums.positive.dtype]}")(
         S=module.address(S),
         rows=len(sums.positive),
@@ -184,6 +188,7 @@ class TritonPairs(TritonRows, PairBackend):
         of_sets = sets.labels, sets.candidate_labels, sets.ids, sets.candidate_ids
         common = S, dS, *of_sets, upstream["upstream_positive"], upstream["upstream_negative"]
         own: Any
+        hardest: Any = (None, None) if sums.hardest is None else sums.hardest.unbind()
         if kind == "pair_lse":
             own = problem.candidate_weights, *sides, None if parts == 1 else new((8, parts, c))
         elif kind == "pair_hinge":
@@ -191,10 +196,12 @@ class TritonPairs(TritonRows, PairBackend):
             sides = (*sides, *sums.counts)
             of_parts = sides if parts == 1 else [total.new_empty((parts, n)) for total in sides]
             own = *of_parts, *(sums.rows or (S, S))  # S in place of rows that are not read
+            if hardest[0] is not None and parts > 1:
+                hardest = S.new_empty((2, parts, n)).unbind()
         else:
             d = (None, None) if sums.dcoefficients is None else sums.dcoefficients
             own = problem.coefficients, problem.column_lse, problem.column_upstream, *sides, *d, None, None
-        tensors = dict(zip(COMMON + OWN[kind], common + own, strict=True))
+        tensors = dict(zip(COMMON + OWN[kind], (*common, *own, *hardest), strict=True))
         with current(S):
             for kernel, grid, fixed in launches:
                 kernel[grid](**tensors, **fixed)
@@ -202,6 +209,9 @@ class TritonPairs(TritonRows, PairBackend):
             here = slice(chunk.first, chunk.last)
             for of_part, total in zip(own, sides, strict=False):
                 torch.sum(of_part[:, here], 0, out=total[here])
+            if sums.hardest is not None:
+                torch.amin(hardest[0][:, here], 0, out=sums.hardest[0, here])
+                torch.amax(hardest[1][:, here], 0, out=sums.hardest[1, here])
 
     def keeps_cosines(self, S: Tensor, problem: PairProblem) -> bool:
         return not problem.options.euclidean
@@ -218,12 +228,16 @@ SUMS = {
     "pair_contrast": ("losses", "lses"),
 }
 COUNTS = ("positive_counts", "negative_counts", "counts_positive", "counts_negative")
+HARDEST = ("hardest_positive", "hardest_negative")
 OWN = {
-    "pair_lse": ("candidate_weights", "lse_positive", "lse_negative", "partials"),
-    "pair_hinge": ("sums_positive", "sums_negative", "counts_positive", "counts_negative", "anchors", "candidates"),
+    "pair_lse": ("candidate_weights", "lse_positive", "lse_negative", "partials", *HARDEST),
+    "pair_hinge": (
+        *("sums_positive", "sums_negative", "counts_positive", "counts_negative", "anchors", "candidates"),
+        *HARDEST,
+    ),
     "pair_contrast": (
         *("coefficients", "column_lse", "column_upstream", "losses", "lses", "dscale", "dbias"),
-        *("positives", "has_negatives"),
+        *("positives", "has_negatives", *HARDEST),
     ),
 }
 

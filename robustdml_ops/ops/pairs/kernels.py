@@ -86,6 +86,8 @@ def pair_lse(
     lse_positive,  # (n,) compute dtype, out
     lse_negative,  # (n,) compute dtype, out
     partials,  # (8, parts, c) compute dtype, in/out: extrema, sums, weights, counts of each part; None: one part
+    hardest_positive,  # (n,) compute dtype, out: least cosine over P, ∞ without any; None: not wanted
+    hardest_negative,  # (n,) compute dtype, out: largest cosine over N, or −∞
     c,  # anchors of the chunk, in
     m,  # candidates, in
     first,  # anchor of the first row, in: the vectors (n,) have all of them
@@ -124,7 +126,7 @@ def pair_lse(
     lowest_positive = tl.full((BLOCK_R,), float("inf"), dtype)
     highest_negative = tl.full((BLOCK_R,), float("-inf"), dtype)
     if STAGE == "sums" or STAGE == "gradients":
-        if MINING or ROW_MAX:
+        if MINING or ROW_MAX or (STAGE == "gradients" and hardest_positive is not None):
             lowest_positive = tl.min(load_parts(partials, 0, parts, c, rows, inside, float("inf"), BLOCK_P), axis=1)
             highest_negative = tl.max(load_parts(partials, 1, parts, c, rows, inside, float("-inf"), BLOCK_P), axis=1)
     elif MINING or ROW_MAX:
@@ -171,6 +173,8 @@ def pair_lse(
         weight_negative = tl.zeros((BLOCK_R, BLOCK_M), dtype)
         count_positive = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
         count_negative = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
+        least = tl.full((BLOCK_R, BLOCK_M), float("inf"), dtype)
+        most = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
         if STAGE != "gradients":
             for start in range(begin, end, BLOCK_M):
                 columns = start + tl.arange(0, BLOCK_M)
@@ -192,6 +196,8 @@ def pair_lse(
                     IDS,
                     KEEPS_POSITIVES,
                 )
+                if hardest_positive is not None and not (MINING or ROW_MAX):
+                    least, most = add_hardest(s, positive, negative, least, most)
                 if MINING:
                     positive, negative = informative(s, positive, negative, lowest_positive, highest_negative, epsilon)
                 term = pair_terms(s, positive, negative, alpha, beta, base, max_positive, max_negative)
@@ -208,6 +214,11 @@ def pair_lse(
             total_negative = tl.sum(load_parts(partials, 3, parts, c, rows, inside, 0.0, BLOCK_P), axis=1)
         else:
             total_positive, total_negative = tl.sum(sum_positive, axis=1), tl.sum(sum_negative, axis=1)
+        if STAGE != "gradients" and hardest_positive is not None and not (MINING or ROW_MAX):
+            lowest_positive, highest_negative = tl.min(least, axis=1), tl.max(most, axis=1)
+            if STAGE == "sums":
+                store_part(partials, 0, part, parts, c, rows, inside, lowest_positive)
+                store_part(partials, 1, part, parts, c, rows, inside, highest_negative)
         mean_positive = tl.full((BLOCK_R,), 1.0, dtype)
         mean_negative = tl.full((BLOCK_R,), 1.0, dtype)
         if STAGE == "sums":
@@ -238,6 +249,9 @@ def pair_lse(
             tl.store(
                 lse_negative + places, mean_negative * log_one_plus_sum(max_negative, total_negative), mask=first_slice
             )
+            if hardest_positive is not None:
+                tl.store(hardest_positive + places, lowest_positive, mask=first_slice)
+                tl.store(hardest_negative + places, highest_negative, mask=first_slice)
             if upstream_positive is not None:
                 factor_positive = tl.load(upstream_positive + places * upstream_positive_stride, mask=inside, other=0.0)
                 factor_negative = tl.load(upstream_negative + places * upstream_negative_stride, mask=inside, other=0.0)

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type, sigmoid, softplus
-from robustdml_ops.ops.pairs.set_kernels import ABSENT, label_of, pair_tile
+from robustdml_ops.ops.pairs.set_kernels import ABSENT, add_hardest, label_of, pair_tile
 
 # Near pairs that a tile makes one after the other; of more, as in a collapsed batch, all of its pairs side by side.
 FEW = tl.constexpr(32)
@@ -61,6 +61,8 @@ def pair_hinge(
     counts_negative,  # (parts, n) int64, out
     anchors,  # (n, D) any floating type, contiguous, in; read with EUCLIDEAN alone
     candidates,  # (m, D) any floating type, contiguous, in; likewise
+    hardest_positive,  # (parts, n) compute dtype, out: least cosine over P, ∞ without any; None: not wanted
+    hardest_negative,  # (parts, n) compute dtype, out: largest cosine over N, or −∞
     c,  # anchors of the chunk, in
     m,  # candidates, in
     D,  # columns of the rows, in
@@ -111,6 +113,8 @@ def pair_hinge(
     sum_negative = tl.zeros((BLOCK_R, BLOCK_M), dtype)
     count_positive = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
     count_negative = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
+    least = tl.full((BLOCK_R, BLOCK_M), float("inf"), dtype)
+    most = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
     for start in range(begin, end, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
         mask = inside[:, None] & (columns < end)[None, :]
@@ -132,6 +136,8 @@ def pair_hinge(
             IDS,
             KEEPS_POSITIVES,
         )
+        if hardest_positive is not None:
+            least, most = add_hardest(s, positive, negative, least, most)
         t = s
         slope = tl.full(s.shape, 1.0, dtype)
         if EUCLIDEAN:
@@ -181,6 +187,9 @@ def pair_hinge(
     tl.store(sums_negative + place, tl.sum(sum_negative, axis=1), mask=inside)
     tl.store(counts_positive + place, tl.sum(count_positive, axis=1).to(tl.int64), mask=inside)
     tl.store(counts_negative + place, tl.sum(count_negative, axis=1).to(tl.int64), mask=inside)
+    if hardest_positive is not None:
+        tl.store(hardest_positive + place, tl.min(least, axis=1), mask=inside)
+        tl.store(hardest_negative + place, tl.max(most, axis=1), mask=inside)
 
 
 @triton.jit(do_not_specialize=["c", "first"])
@@ -202,6 +211,8 @@ def pair_contrast(
     dbias,  # (n,) compute dtype, out with upstream: Σ dL/dz
     positives,  # (n,) compute dtype, out but for "sigmoid": positives of an anchor; None: not wanted
     has_negatives,  # (n,) compute dtype, out exactly with positives: 1 for an anchor with a negative, else 0
+    hardest_positive,  # (n,) compute dtype, out: least cosine over P, ∞ without any; None: not wanted
+    hardest_negative,  # (n,) compute dtype, out: largest cosine over N, or −∞
     c,  # anchors of the chunk, in
     m,  # candidates, in
     first,  # anchor of the first row, in: the vectors (n,) have all of them
@@ -228,6 +239,8 @@ def pair_contrast(
     largest_positive = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
     largest_negative = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
     number, of_positives, loss_sum = zeros, zeros, zeros
+    least = tl.full((BLOCK_R, BLOCK_M), float("inf"), dtype)
+    most = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
     for start in range(0, m, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
         s, positive, negative = pair_tile(
@@ -249,12 +262,17 @@ def pair_contrast(
             KEEPS_POSITIVES,
         )
         z = scale * s + bias
+        if hardest_positive is not None:
+            least, most = add_hardest(s, positive, negative, least, most)
         if FORM == "sigmoid":
             loss_sum += tl.where(positive, softplus(-z), tl.where(negative, softplus(z), 0.0))
         else:
             largest_positive = tl.maximum(largest_positive, tl.where(positive, z, float("-inf")))
             largest_negative = tl.maximum(largest_negative, tl.where(negative, z, float("-inf")))
             number += tl.where(positive, 1.0, 0.0)
+    if hardest_positive is not None:
+        tl.store(hardest_positive + places, tl.min(least, axis=1), mask=inside)
+        tl.store(hardest_negative + places, tl.max(most, axis=1), mask=inside)
     some = tl.sum(number, axis=1) > 0.0
     count = tl.maximum(tl.sum(number, axis=1), 1.0)
     if FORM != "sigmoid":

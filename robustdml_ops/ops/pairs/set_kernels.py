@@ -73,3 +73,16 @@ def pair_tile(
                 apart = apart | same
             present = present & apart
     return s, present & same, present & (same == 0)
+
+
+@triton.jit
+def add_hardest(
+    s,  # (BLOCK_R, BLOCK_M) compute dtype, in: cosines
+    positive,  # (BLOCK_R, BLOCK_M) bool, in
+    negative,  # (BLOCK_R, BLOCK_M) bool, in
+    least,  # (BLOCK_R, BLOCK_M) compute dtype, in: of positives so far
+    most,  # (BLOCK_R, BLOCK_M) compute dtype, in: of negatives so far
+):
+    """``least`` and ``most`` after a tile."""
+    least = tl.minimum(least, tl.where(positive, s, float("inf")))
+    return least, tl.maximum(most, tl.where(negative, s, float("-inf")))

@@ -101,7 +101,8 @@ def pair_sweep(
         return result
     factors = upstream if any(want) else None
     with without_autocast(anchors.device):
-        sums = PairSums(factors, result.positive, result.negative, result.counts, rows, result.by_anchor)
+        outputs = result.positive, result.negative, result.counts, rows, result.by_anchor, problem.hardest
+        sums = PairSums(factors, *outputs)
         matrices, want = (anchors, others)[: 1 if candidates is None else 2], (want_anchors, want_candidates)
         gradients = backend.whole_sweep(way, matrices, problem, (sums,), arithmetic, want)
         if gradients is not None:
@@ -198,7 +199,7 @@ def both_ways(
     by_anchor = factor.new_zeros((2, n)) if any(want) else None
     row_sums, column_sums = factor.new_zeros((2, n)), factor.new_zeros((2, m))
     sums = (
-        PairSums(upstream_of[0], row_sums[0], row_sums[1], counts=None, rows=None, dcoefficients=by_anchor),
+        PairSums(upstream_of[0], *row_sums, None, None, by_anchor, problem.hardest),
         PairSums(upstream_of[1], column_sums[0], column_sums[1], counts=None, rows=None),
     )
     gradients = arithmetic.backend.whole_sweep("tiles", (anchors, candidates), plain, sums, arithmetic, want)
@@ -210,11 +211,12 @@ def both_ways(
     if problem.sets.are_plain:
         # Losses over classes choose another operand type on a CPU.
         settings = Settings(differentiable=False, backend=name, operand=arithmetic.operand)
-        back = ClassProblem(LabelSets.of(place), problem.coefficients[0].detach(), mask)
-        lse, target = sweep_values(candidates[:n], anchors, back, settings)
+        classes = ClassProblem(LabelSets.of(place), problem.coefficients[0].detach(), mask)
+        lse, target = sweep_values(candidates[:n], anchors, classes, settings)
         of_columns = lse - target
     else:
-        turned = pair_sweep(candidates, anchors, replace(plain, sets=problem.sets.turned()), None, arithmetic)
+        back = replace(plain, sets=problem.sets.turned(), hardest=None)
+        turned = pair_sweep(candidates, anchors, back, None, arithmetic)
         of_columns, lse = turned.positive[:n], turned.negative[:n]
     column_lse = factor.new_full((m,), torch.inf)
     column_lse[:n] = lse.masked_fill(absent, torch.inf)
