@@ -59,7 +59,7 @@ def problems(sets, dtype, m, device="cpu"):
 PROBLEMS = tuple(problems(None, torch.float32, 1))
 
 
-def sweep(backend, name, shape, dtype, device, upstream="vector"):
+def sweep(backend, name, shape, dtype, device, upstream="vector", hardest=None):
     """Of m candidates, the batch itself (None), the anchors seen "anew", or the anchors and as many more ("first")."""
     n, m, D = shape
     ties = name == "mined with ties"  # rows of few different cosines, all exact
@@ -76,6 +76,7 @@ def sweep(backend, name, shape, dtype, device, upstream="vector"):
     problem = problems(PairSets.of(y, z, first), dtype, m or n, device)[name]
     factors = normal(2, *(() if upstream == "scalar" else (n,))).to(device, dtype)
     want = (False, False) if upstream is None else (True, True, True)
+    problem = replace(problem, hardest=hardest)
     return pair_sweep(X, C, problem, tuple(factors), Arithmetic(backend, dtype, dtype), want)
 
 
@@ -100,6 +101,18 @@ def assert_same_as_eager(backend, name, shape, dtype, device, upstream="vector")
             epsilon, tied = torch.finfo(dtype).eps, scale**2 / 4 if field in ("danchors", "dcandidates") else 0
             allowed = 4 * (dense - truth).abs().max() + epsilon * (roundings * (1 + truth.abs().max()) + tied)
             assert (mine - truth).abs().max() <= allowed, (name, field)
+
+
+def assert_same_hardest(backend, name, shape, dtype, device):
+    """The extrema of the cosines of both sets, to roundings; the sums keep their bits."""
+    n, found = shape[0], []
+    for each, kind in ((backend, dtype), (EAGER, torch.float64)):
+        hardest = torch.tensor([[torch.inf], [-torch.inf]], dtype=kind, device=device).repeat(1, n)
+        observed, plain = (sweep(each, name, shape, kind, device, hardest=seen) for seen in (hardest, None))
+        assert torch.equal(observed.positive, plain.positive), name
+        assert torch.equal(observed.danchors, plain.danchors), name
+        found.append(hardest.double())
+    torch.testing.assert_close(*found, rtol=0, atol=32 * torch.finfo(dtype).eps, msg=name)
 
 
 def assert_same_bits_twice(backend, name, shape, device):

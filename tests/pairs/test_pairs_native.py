@@ -41,6 +41,12 @@ def test_candidates_too_many_for_lanes(name, device, monkeypatch):
 
 
 @pytest.mark.parametrize("name", cases.PROBLEMS)
+def test_hardest_pairs(name, device):
+    for shape in SHAPES:
+        cases.assert_same_hardest(NATIVE, name, shape, torch.float32, device)
+
+
+@pytest.mark.parametrize("name", cases.PROBLEMS)
 def test_same_bits_twice(name, device, threads):
     threads(2)
     cases.assert_same_bits_twice(NATIVE, name, (40, 257, 5), device)

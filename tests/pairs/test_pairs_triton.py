@@ -39,6 +39,19 @@ def test_rows_in_parts_same_as_eager(name, monkeypatch):
         cases.assert_same_bits_twice(TRITON, name, (2, 360, 3), DEVICE)
 
 
+@pytest.mark.parametrize("shape", nightly_but([(7, "first", 3)], SHAPES), ids=str)
+def test_hardest_pairs(shape):
+    for name in cases.PROBLEMS:
+        cases.assert_same_hardest(TRITON, name, shape, torch.float32, DEVICE)
+
+
+@pytest.mark.parametrize("name", nightly_but(["all", "mined", "cosine"], cases.PROBLEMS))
+def test_hardest_pairs_of_rows_in_parts(name, monkeypatch):
+    monkeypatch.setattr(compiled_backends, "epilogue_launch", lambda *_: SMALL_BLOCKS)
+    monkeypatch.setattr(compiled_backends, "_PROGRAMS", 6)
+    cases.assert_same_hardest(TRITON, name, (2, 360, 3), torch.float32, DEVICE)
+
+
 @pytest.mark.parametrize("shape", [(3, 40, 3), (2, 70, 1), (14, None, 70)], ids=str)
 @pytest.mark.parametrize(
     "given", nightly_but([torch.float32, torch.bfloat16], [torch.float32, torch.float64, torch.bfloat16, torch.float16])

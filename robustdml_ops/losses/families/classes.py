@@ -177,14 +177,14 @@ class ClassFamilyLoss(ClassMatrixLoss):
             target, weighted = target[:, :-1].reshape(labels.shape), self.shards.sum_terms(target[:, -1])
         terms = ClassTerms(*self.shards.join_log_sum_exp(sums.lse, target, labels), weighted)
         if seen is not None:
-            self._observe(terms, seen)
+            self._observe(terms, labels, seen)
         return terms
 
-    def _observe(self, terms: ClassTerms, seen: ClassSeen) -> None:
+    def _observe(self, terms: ClassTerms, labels: Tensor, seen: ClassSeen) -> None:
         """Fill the observation with what a step of these terms has seen; see :class:`Observation`."""
         settings, here = self._logit_settings(), self.shards.own_slice()
         bias = settings.get("target_bias", 0.0)
-        lse, target = terms.lse.detach(), terms.target.detach()
+        lse, target = terms.lse.detach(), terms.target.detach().masked_fill(labels == ABSENT, -torch.inf)
         target = target[:, None] if target.dim() == 1 else target
         own, of_labels = target.amax(1), target.logsumexp(1)
         # e^(others − labels), without the margin.

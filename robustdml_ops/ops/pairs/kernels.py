@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type, log_one_plus_sum, one_plus_sum
-from robustdml_ops.ops.pairs.set_kernels import label_of, pair_tile
+from robustdml_ops.ops.pairs.set_kernels import add_hardest, label_of, pair_tile
 
 
 @triton.jit
