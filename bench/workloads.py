@@ -1,6 +1,7 @@
 """The contenders over proxies: each runs one loss with both gradients, into fresh gradient memory."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any
 

@@ -105,6 +105,14 @@ std::int64_t label_of(const std::int64_t* labels, std::int64_t i, std::int64_t K
                : 1;
 }
 
+// Whether a row of labels (count, K) has one twice, which is an error of the caller.
+bool repeat(const std::int64_t* labels, std::int64_t count, std::int64_t K) {
+    for (const std::int64_t* row = labels; labels && row < labels + count * K; row += K)
+        for (std::int64_t k = 1; k < K; ++k)
+            if (row[k] >= 0 && std::find(row, row + k, row[k]) < row + k) return true;
+    return false;
+}
+
 template <class T>
 Labels labels_of(const PairShape<T>& shape, const PairFormula& formula, const std::int64_t* labels,
                  const std::int64_t* candidate_labels, const std::vector<T>& weights) {
@@ -298,7 +306,9 @@ bool pair_step(const PairShape<T>& shape, const PairFormula& formula, const Prob
                const std::int64_t* candidate_ids, T* dX, T* dcandidates, T* dlogit_scale, T* dlogit_bias,
                T* loss) {
     const std::vector<T> w = weights_of(shape, formula, weights);
-    if (w.empty()) return false;
+    if (w.empty() || repeat(labels, shape.n, formula.labels_each) ||
+        repeat(candidate_labels, shape.m, formula.labels_each))
+        return false;
     Labels narrow = labels_of(shape, formula, labels, candidate_labels, w);
     if (formula.labels_each > 1 || formula.ids_each > 0) {
         // By candidates, these are the rows, see pair_hinge_sweep.

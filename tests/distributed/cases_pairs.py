@@ -89,14 +89,15 @@ WITH_BANKS = {
 }
 
 
-def banks_of(place, capacity):
+def banks_of(place, capacity, ids=None):
     """The same rows with one process and divided; the last slots of a large bank are empty."""
     generator = torch.Generator().manual_seed(capacity)
     one = MemoryBank(C, D, capacity, torch.float64)
     many = shard_classes(copy.deepcopy(one), place.mesh)
     rows, labels = torch.randn(11, D, generator=generator, dtype=torch.float64), torch.arange(11) % 3
-    one.enqueue(rows, labels)
-    many.enqueue(*((rows, labels) if place.rank == 0 else (rows[:0], labels[:0])))
+    one.enqueue(rows, labels, ids)
+    here = slice(None) if place.rank == 0 else slice(0)
+    many.enqueue(rows[here], labels[here], None if ids is None else ids[here])
     return one, many
 
 

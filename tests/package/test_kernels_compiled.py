@@ -124,9 +124,15 @@ def weighted(m, dtype=BF16, alpha=2.0):
     return lambda: ops.pair_lse_sum(X, labels(64), V, labels(m), one, one, **settings).backward()
 
 
-def towers(make, m=64):
+def towers(make, m=64, **given):
     X, V = matrices(m, m, 128, BF16)
-    return lambda: make().to(META)(X, V).backward()
+    return lambda: make().to(META)(X, V, **given).backward()
+
+
+def related(make, B, dtype=BF16):
+    """A batch of three labels and an id each."""
+    X, _ = matrices(B, B, 128, dtype)
+    return lambda: make().to(META)(X, labels(B, 3), sample_ids=labels(B)).backward()
 
 
 def similar(dtype, result=None, D=128, *, B=256, C=512, products="high", columns=False, apart=False):
@@ -270,6 +276,10 @@ CALLS = {
     "contrast of logistic losses": towers(losses.SigmoidLoss, 2048),
     "contrast both ways": towers(losses.InfoNCELoss, 2048),
     "hinges of a bank": pairs(partial(losses.ContrastiveLoss, 0.9, 0.1, distance="cosine"), 65_536),
+    "several labels and ids": related(losses.NTXentLoss, 2048),
+    "several labels and ids, sums": related(partial(losses.MultiSimilarityLoss, epsilon=0.1), 2048),
+    "several labels and ids, fp64": related(losses.ContrastiveLoss, 256, F64),
+    "both ways with ids": towers(losses.InfoNCELoss, 2048, sample_ids=labels(2048), other_ids=labels(2048)),
     "distances of a bank": pairs(losses.ContrastiveLoss, 65_536),
     "distances of a batch": pairs(losses.ContrastiveLoss, 1024, bank=False),
     "distances of a batch, fp64": pairs(losses.ContrastiveLoss, 256, F64, bank=False),
@@ -317,6 +327,7 @@ SHORT = (
     "pairs of a bank",
     "contrast both ways",
     "distances of a batch",
+    "several labels and ids",
     "cosines, bf16",
     "rows, fp32 to bf16",
     "bessel_ratio, fp32",

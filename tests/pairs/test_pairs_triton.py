@@ -28,6 +28,14 @@ def test_same_as_eager(shape, dtype):
         cases.assert_same_as_eager(TRITON, name, shape, dtype, DEVICE)
 
 
+@pytest.mark.parametrize("related", cases.RELATED, ids=str)
+@pytest.mark.parametrize("name", nightly_but(["mined", "cosine", "each"], cases.PROBLEMS))
+@pytest.mark.usefixtures("small_chunks")
+def test_several_labels_and_ids_are_the_same_as_eager(name, related):
+    for shape in ((5, 40, 3), (12, None, 17), (7, "first", 3)):
+        cases.assert_same_as_eager(TRITON, name, shape, torch.float64, DEVICE, related=related)
+
+
 @pytest.mark.parametrize("name", nightly_but(["mined", "euclidean"], cases.PROBLEMS))
 def test_rows_in_parts_same_as_eager(name, monkeypatch):
     """A program takes one row, or some of its candidates; three parts, of which the last one is short."""

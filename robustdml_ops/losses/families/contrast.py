@@ -232,7 +232,8 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         others = torch.cat([labels, labels.new_full((len(candidates) - len(labels),), -1)])
         # All rows are no view: the backward of one copies its gradient.
         pairs = (rows if own == slice(None) else rows[own], labels[own], candidates, others)
-        scale, settings = weights[own] if summed else None, dict[str, Any](form=form, backend=self.backend)
+        scale = weights[own] if summed else None
+        settings: dict[str, Any] = {"form": form, "backend": self.backend}
         if ids is not None:
             of_sets = {"sample_ids": ids[: len(weights)][own], "candidate_ids": ids[: len(candidates)]}
             settings |= {**of_sets, "ids_keep_positives": True}

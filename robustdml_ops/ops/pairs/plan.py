@@ -201,7 +201,7 @@ class PairGpuPlan(Plan):
             if formula.N == "terms":
                 self._sweep(named, sides, None)
                 finish()
-            named |= zip(COMMON[4:], scales, strict=True)
+            named |= zip(COMMON[-2:], scales, strict=True)
             self._sweep(named, sides, gradients)
             if formula.N != "terms":
                 finish()
