@@ -3,8 +3,8 @@
 import json
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -112,7 +112,7 @@ class PairWorkload:
         return loss, module.parameters()
 
     def related(self, kind: str, what: str) -> Callable[[], list[Tensor]]:
-        """The step of ours with "ids", two samples each, or with "labels", up to three of each sample; "observed"; or "plain"."""
+        """The step of ours with "ids", two samples each, or "labels", up to three a sample; "observed"; or "plain"."""
         X, y, device = self.embeddings, self.labels, self.embeddings.device
         module, more = FAMILIES[kind].module("robustdml", device), dict[str, Tensor]()
         if what == "ids":

@@ -86,9 +86,10 @@ class Observation:
                 f"this call of {type(loss_function).__name__} was not observed: pairs that indices_tuple lists, and "
                 "distances and reducers of pytorch-metric-learning that are not fused, take no sweep; leave them out"
             )
-        for name in found if ignored is not None else ():
-            nothing = 0 if name == "rank" else torch.nan
-            setattr(self, name, getattr(self, name).masked_fill(ignored.to(getattr(self, name).device), nothing))
+        if ignored is not None:
+            for name in found:
+                value, nothing = getattr(self, name), 0 if name == "rank" else torch.nan
+                setattr(self, name, value.masked_fill(ignored.to(value.device), nothing))
 
     def _take_pairs(self, shards: OneProcess) -> None:
         """The hardest pairs of all sweeps of a call, such as over the batch and a bank."""

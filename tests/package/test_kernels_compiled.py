@@ -12,6 +12,7 @@ from robustdml_ops import losses, ops
 from robustdml_ops.backends.triton_device import tile_of
 from robustdml_ops.engine.rows.backends import TritonRows
 from robustdml_ops.ops.anchor.backends import epilogue_launch
+from robustdml_ops.ops.classes.sweep import ClassSeen
 from robustdml_ops.ops.otsu.backends import TRITON_LONGEST
 from robustdml_ops.robust import PRISM, MemoryBank
 from tests.ahead_of_time import ARCHITECTURES, check, compiling, loops
@@ -71,7 +72,9 @@ def anchors(kind, dtype, D=128, B=1024, *, whole=False, limited=False, columns=F
     return call
 
 
-def classes(dtype, D=128, B=1024, *, pooling="none", products="high", columns=False, several=False, **options):
+def classes(
+    dtype, D=128, B=1024, *, pooling="none", products="high", columns=False, several=False, observed=False, **options
+):
     """Forward without a gradient, in one launch, and forward and backward."""
     C, H = 512, 1 if pooling == "none" else 8
     X, P = matrices(B, C * H, D, dtype, columns)
@@ -83,6 +86,8 @@ def classes(dtype, D=128, B=1024, *, pooling="none", products="high", columns=Fa
         proxies = P if H == 1 else P.view(C, H, D)
         target = labels(B, 3) if several else labels(B)
         torch.set_float32_matmul_precision(products)
+        if observed:
+            options["seen"] = ClassSeen.of(zeros(B))
         with torch.no_grad():
             ops.class_lse(X, proxies, target, **options)
         sum(each.sum() for each in ops.class_lse(X, proxies, target, **options)).backward()
@@ -122,6 +127,17 @@ def weighted(m, dtype=BF16, alpha=2.0):
     one, weights = (zeros(*shape, dtype=F64 if dtype == F64 else F32) for shape in ((), (m,)))
     settings = {"alpha": alpha, "beta": 40.0, "base": 0.5, "epsilon": 0.1, "candidate_weights": weights}
     return lambda: ops.pair_lse_sum(X, labels(64), V, labels(m), one, one, **settings).backward()
+
+
+def observed(make, n, dtype=BF16):
+    """The hardest pairs of a batch beside its loss."""
+
+    def call():
+        loss, (X, _) = make(), matrices(n, n, 128, dtype)
+        with loss.observed():
+            loss(X, labels(n)).backward()
+
+    return call
 
 
 def towers(make, m=64, **given):
@@ -246,6 +262,11 @@ CALLS = {
         f"classes, {pooling}, a weighted sum": classes(BF16, pooling=pooling, scale=16.0, logit_weights=zeros(512))
         for pooling in ("none", "max", "softmax")
     },
+    **{
+        f"classes, {pooling}, observed": classes(BF16, pooling=pooling, observed=True, **of_classes())
+        for pooling in ("none", "softmax")
+    },
+    "terms, bf16, observed": classes(BF16, 512, observed=True),
     "terms, bf16": classes(BF16, 512, exclude_target=True),
     "terms, autocast": classes(None),
     "terms, bf16, odd sizes": classes(BF16, 201, 99),
@@ -280,6 +301,11 @@ CALLS = {
     "several labels and ids, sums": related(partial(losses.MultiSimilarityLoss, epsilon=0.1), 2048),
     "several labels and ids, fp64": related(losses.ContrastiveLoss, 256, F64),
     "both ways with ids": towers(losses.InfoNCELoss, 2048, sample_ids=labels(2048), other_ids=labels(2048)),
+    "hardest pairs, log-sum-exps": observed(losses.MultiSimilarityLoss, 1024),
+    "hardest pairs, log-sum-exps, mined": observed(partial(losses.MultiSimilarityLoss, epsilon=0.1), 1024),
+    "hardest pairs, log-sum-exps in parts": observed(losses.MultiSimilarityLoss, 64),
+    "hardest pairs, distances, fp64": observed(losses.ContrastiveLoss, 256, F64),
+    "hardest pairs, contrast": observed(losses.NTXentLoss, 2048),
     "distances of a bank": pairs(losses.ContrastiveLoss, 65_536),
     "distances of a batch": pairs(losses.ContrastiveLoss, 1024, bank=False),
     "distances of a batch, fp64": pairs(losses.ContrastiveLoss, 256, F64, bank=False),

@@ -116,7 +116,9 @@ def assert_same_hardest(backend, name, shape, dtype, device, related=None):
     n, found = shape[0], []
     for each, kind in ((backend, dtype), (EAGER, torch.float64)):
         hardest = torch.tensor([[torch.inf], [-torch.inf]], dtype=kind, device=device).repeat(1, n)
-        observed, plain = (sweep(each, name, shape, kind, device, related=related, hardest=seen) for seen in (hardest, None))
+        observed, plain = (
+            sweep(each, name, shape, kind, device, related=related, hardest=seen) for seen in (hardest, None)
+        )
         assert torch.equal(observed.positive, plain.positive), name
         assert torch.equal(observed.danchors, plain.danchors), name
         found.append(hardest.double())

@@ -200,7 +200,10 @@ class ClassFamilyLoss(ClassMatrixLoss):
         none = own == -torch.inf
         observation: Any = self._observation
         observation.probability = probability.masked_fill(none, torch.nan)[here]
-        observation.margin, observation.rank = margin.masked_fill(none, torch.nan)[here], rank.masked_fill(none, 0)[here]
+        observation.margin, observation.rank = (
+            margin.masked_fill(none, torch.nan)[here],
+            rank.masked_fill(none, 0)[here],
+        )
 
     def _logit_weights(self, matrix: Tensor) -> Tensor | None:
         """ε/C w_k of the classes here, for label smoothing."""

@@ -31,7 +31,10 @@ class ClassSweep(SweepFunction):
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        """Both matrices, :class:`Settings`, whether one number bounds logits, update, what is seen, problem as lists."""
+        """Both matrices, :class:`Settings`, whether one number bounds logits, update, what is seen, the problem.
+
+        The update, and what is seen, are None where there is none.
+        """
         X, P, *settings = arguments[: 2 + _SETTINGS]
         bounded, update, seen, names, numbers, *tensors = arguments[2 + _SETTINGS :]
         if has_no_values(X):

@@ -1,48 +1,14 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The hinges of pairs in Triton, with the distances of near rows, and their softmax and logistic losses."""
+"""The hinges of pairs in Triton, and their softmax and logistic losses."""
 
 import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type, sigmoid, softplus
-from robustdml_ops.ops.pairs.set_kernels import ABSENT, add_hardest, label_of, pair_tile
+from robustdml_ops.ops.pairs.set_kernels import ABSENT, add_hardest, label_of, near_distances, pair_tile
 
 # Near pairs that a tile makes one after the other; of more, as in a collapsed batch, all of its pairs side by side.
 FEW = tl.constexpr(32)
-
-
-@triton.jit
-def near_distances(
-    p,  # (n,) addresses of rows, any floating type, in
-    q,  # (n,) addresses of rows that almost agree with those of p, any floating type, in
-    D,  # columns, in
-    n: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
-    """Distances (n,) of the directions of rows that almost agree, float64: see csrc/math/unit_distance.h."""
-    p_largest = tl.zeros((n,), tl.float64)
-    q_largest = tl.zeros((n,), tl.float64)
-    for start in range(0, D, BLOCK_D):
-        d = start + tl.arange(0, BLOCK_D)[None, :]
-        u = tl.load(p[:, None] + d, mask=d < D, other=0.0).to(tl.float64)
-        v = tl.load(q[:, None] + d, mask=d < D, other=0.0).to(tl.float64)
-        p_largest = tl.maximum(p_largest, tl.max(tl.abs(u), axis=1))
-        q_largest = tl.maximum(q_largest, tl.max(tl.abs(v), axis=1))
-    p_scale, q_scale = 1.0 / p_largest, 1.0 / q_largest
-    difference = tl.zeros((n,), tl.float64)
-    radial = tl.zeros((n,), tl.float64)
-    square = tl.zeros((n,), tl.float64)
-    for start in range(0, D, BLOCK_D):
-        d = start + tl.arange(0, BLOCK_D)[None, :]
-        u = tl.load(p[:, None] + d, mask=d < D, other=0.0).to(tl.float64) * p_scale[:, None]
-        v = tl.load(q[:, None] + d, mask=d < D, other=0.0).to(tl.float64) * q_scale[:, None]
-        difference += tl.sum((u - v) * (u - v), axis=1)
-        radial += tl.sum((u - v) * (u + v), axis=1)
-        square += tl.sum(u * u, axis=1)
-    u_norm, v_norm = tl.sqrt(square), tl.sqrt(square - radial)
-    radial = radial / (u_norm + v_norm)
-    exact = (difference - radial * radial) / (u_norm * v_norm)
-    return tl.where(exact > 1e-28, tl.sqrt(tl.maximum(exact, 0.0)), 0.0)
 
 
 @triton.jit(do_not_specialize=["c", "first", "per_part", "n"])

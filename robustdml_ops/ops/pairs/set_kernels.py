@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""Triton: a tile of cosines, and which of its pairs are positive and negative, by labels and ids."""
+"""Triton: a tile of cosines, which of its pairs are positive and negative, and distances of rows that almost agree."""
 
 import triton
 import triton.language as tl
@@ -86,3 +86,37 @@ def add_hardest(
     """``least`` and ``most`` after a tile."""
     least = tl.minimum(least, tl.where(positive, s, float("inf")))
     return least, tl.maximum(most, tl.where(negative, s, float("-inf")))
+
+
+@triton.jit
+def near_distances(
+    p,  # (n,) addresses of rows, any floating type, in
+    q,  # (n,) addresses of rows that almost agree with those of p, any floating type, in
+    D,  # columns, in
+    n: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Distances (n,) of the directions of rows that almost agree, float64: see csrc/math/unit_distance.h."""
+    p_largest = tl.zeros((n,), tl.float64)
+    q_largest = tl.zeros((n,), tl.float64)
+    for start in range(0, D, BLOCK_D):
+        d = start + tl.arange(0, BLOCK_D)[None, :]
+        u = tl.load(p[:, None] + d, mask=d < D, other=0.0).to(tl.float64)
+        v = tl.load(q[:, None] + d, mask=d < D, other=0.0).to(tl.float64)
+        p_largest = tl.maximum(p_largest, tl.max(tl.abs(u), axis=1))
+        q_largest = tl.maximum(q_largest, tl.max(tl.abs(v), axis=1))
+    p_scale, q_scale = 1.0 / p_largest, 1.0 / q_largest
+    difference = tl.zeros((n,), tl.float64)
+    radial = tl.zeros((n,), tl.float64)
+    square = tl.zeros((n,), tl.float64)
+    for start in range(0, D, BLOCK_D):
+        d = start + tl.arange(0, BLOCK_D)[None, :]
+        u = tl.load(p[:, None] + d, mask=d < D, other=0.0).to(tl.float64) * p_scale[:, None]
+        v = tl.load(q[:, None] + d, mask=d < D, other=0.0).to(tl.float64) * q_scale[:, None]
+        difference += tl.sum((u - v) * (u - v), axis=1)
+        radial += tl.sum((u - v) * (u + v), axis=1)
+        square += tl.sum(u * u, axis=1)
+    u_norm, v_norm = tl.sqrt(square), tl.sqrt(square - radial)
+    radial = radial / (u_norm + v_norm)
+    exact = (difference - radial * radial) / (u_norm * v_norm)
+    return tl.where(exact > 1e-28, tl.sqrt(tl.maximum(exact, 0.0)), 0.0)

@@ -199,7 +199,7 @@ def both_ways(
     by_anchor = factor.new_zeros((2, n)) if any(want) else None
     row_sums, column_sums = factor.new_zeros((2, n)), factor.new_zeros((2, m))
     sums = (
-        PairSums(upstream_of[0], *row_sums, None, None, by_anchor, problem.hardest),
+        PairSums(upstream_of[0], row_sums[0], row_sums[1], None, None, by_anchor, problem.hardest),
         PairSums(upstream_of[1], column_sums[0], column_sums[1], counts=None, rows=None),
     )
     gradients = arithmetic.backend.whole_sweep("tiles", (anchors, candidates), plain, sums, arithmetic, want)
