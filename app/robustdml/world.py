@@ -92,6 +92,14 @@ class World:
         if differing:
             raise UsageError(f"{few(differing)}: start all processes with the same settings, data and checkpoint")
 
+    def summed(self, values: Tensor) -> Tensor:
+        """The sum of the values of all processes."""
+        if self.size == 1:
+            return values
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
     def merged(self, values: Tensor) -> Tensor:
         """Put together values that each process has some of, NaN for the others; the last of several counts."""
         if self.size == 1:

@@ -24,6 +24,11 @@ FIGURES = {
     "filter_precision": "right labels among the kept",
     "filter_kept": "kept by the filter",
     "margin": "learnt margin",
+    "own_probability": "probability of the own class, in training",
+    "own_margin": "margin to the nearest other class, in training",
+    "own_rank": "rank of the own class, in training",
+    "hardest_positive": "lowest cosine in the own class, in training",
+    "hardest_negative": "highest cosine with another class, in training",
     "training_seconds": "seconds of training",
 }
 # Scores by which labels are doubted, low for wrong ones; the first that a run has is used.

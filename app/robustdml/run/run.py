@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -29,12 +30,23 @@ from robustdml.run.beliefs import Beliefs
 from robustdml.run.sample_log import SampleLog
 from robustdml.world import ALONE, World, load_optimizer, whole
 from robustdml_ops import backward_in_micro_batches
+from robustdml_ops.losses import Observation
 from robustdml_ops.ops import NotFiniteError
 
 T = TypeVar("T")
 
 # Fewer steps of training raise the default learning rate in proportion, at most MOST_RAISED times.
 FULL_STEPS, MOST_RAISED = 120, 2.0
+# Of so many steps the first one is observed, where the loss can be: small steps take longer then.
+OBSERVED_EVERY = 8
+# What is observed, by its name in a record of an epoch.
+SEEN = {
+    "own_probability": "probability",
+    "own_margin": "margin",
+    "own_rank": "rank",
+    "hardest_positive": "hardest_positive",
+    "hardest_negative": "hardest_negative",
+}
 
 
 @dataclass
@@ -45,6 +57,17 @@ class UnderWay:
     taken: int = 0  # Steps for which the filter kept something
     total: Tensor = field(default_factory=lambda: torch.zeros(()))  # Sum of their losses
     seconds: float = 0.0
+    seen: Tensor = field(default_factory=lambda: torch.zeros(len(SEEN), 2))  # Sum and number of each of SEEN
+
+    def see(self, observation: Observation) -> None:
+        """Add what a step has seen of its samples."""
+        for place, name in enumerate(SEEN.values()):
+            value = getattr(observation, name)
+            if value is not None:
+                known = torch.isfinite(value)
+                found = torch.stack([torch.where(known, value, 0).sum(), known.sum()])
+                self.seen = self.seen.to(found.device)
+                self.seen[place] += found
 
 
 class Run:
@@ -246,6 +269,8 @@ class Run:
             record["margin"] = float(whole(margins.detach()).mean())
         self.log.values.copy_(self.world.merged(self.log.values))
         record |= self.log.record()
+        seen = self.world.summed(self.under_way.seen)
+        record |= {name: total / number for name, (total, number) in zip(SEEN, seen.tolist(), strict=True) if number}
         for source in self.inputs.values():
             record |= source.record()
         record |= self.filter.record()
@@ -332,8 +357,12 @@ class Run:
             arguments |= given
         if keep is not None:
             arguments["sample_weights"] = keep.float() * arguments.get("sample_weights", 1.0)
-        with self._autocast():
-            value, observed = self.method.observe(self.loss, embeddings, arguments)
+        loss: Any = self.loss
+        observes = self.under_way.steps % OBSERVED_EVERY == 0 and getattr(loss, "observable", False)
+        with self._autocast(), loss.observed() if observes else nullcontext() as seen:
+            value, observed = self.method.observe(loss, embeddings, arguments)
+        if seen is not None:
+            self.under_way.see(seen)
         self.log.write(rows, observed)
         return value
 
