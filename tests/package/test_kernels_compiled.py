@@ -304,7 +304,7 @@ CALLS = {
     "hardest pairs, log-sum-exps": observed(losses.MultiSimilarityLoss, 1024),
     "hardest pairs, log-sum-exps, mined": observed(partial(losses.MultiSimilarityLoss, epsilon=0.1), 1024),
     "hardest pairs, log-sum-exps in parts": observed(losses.MultiSimilarityLoss, 64),
-    "hardest pairs, distances, fp64": observed(losses.ContrastiveLoss, 256, F64),
+    "hardest pairs, distances": observed(losses.ContrastiveLoss, 1024),
     "hardest pairs, contrast": observed(losses.NTXentLoss, 2048),
     "distances of a bank": pairs(losses.ContrastiveLoss, 65_536),
     "distances of a batch": pairs(losses.ContrastiveLoss, 1024, bank=False),
