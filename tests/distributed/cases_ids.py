@@ -65,7 +65,7 @@ def ids_of_views_and_towers(place):
     ids = [torch.randint(-1, 6, (place.batch_size,), generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
     towers = (losses.InfoNCELoss, partial(losses.InfoNCELoss, symmetric=False), losses.SigmoidLoss)
     for make_loss in (losses.SupConLoss, losses.MultiSimilarityLoss, *towers):
-        (one, mine, first), (many, own, second) = both = of_views(place, make_loss().double(), 7)
+        (_, mine, first), (_, own, second) = both = of_views(place, make_loss().double(), 7)
         for (loss, batch, view), part in zip(both, (slice(None), place.own), strict=True):
             own_ids, other_ids = (one[part] for one in ids)
             if make_loss in towers:
@@ -84,7 +84,7 @@ def ids_that_do_not_fit(place):
     X, labels, ids = torch.randn(3, D, requires_grad=True), torch.tensor([0, 0, 1]), torch.arange(3)
     last = place.rank == 1
     loss = shard_classes(losses.SupConLoss(), place.mesh)
-    with pytest.raises(ShardError, match="sample_ids is of torch.int64 with 1 columns on rank 0 and not given"):
+    with pytest.raises(ShardError, match=r"sample_ids is of torch\.int64 with 1 columns on rank 0 and not given"):
         loss(X, labels, sample_ids=None if last else ids)
     with pytest.raises(ValueError if last else ShardError, match="sample_ids must have shape"):
         loss(X, labels, sample_ids=ids[:2] if last else ids)
