@@ -252,7 +252,8 @@ void class_lse(const ClassChunk<T>& chunk, const LabelSets& labels, const ClassS
     std::vector<T> nearest(sums.own ? B * threads : 0, -kInfinity<T>);
     std::vector<double> above(nearest.size(), 0.0);
     over_classes(chunk, threads, [&](int t, std::int64_t begin, std::int64_t end, T* weights) {
-        const Seen<T, double> seen{sums.own, nearest.data() + B * t, above.data() + B * t};
+        Seen<T, double> seen{};
+        if (sums.own) seen = {sums.own, nearest.data() + B * t, above.data() + B * t};
         forward_clone(chunk, labels, sums.target, begin, end, shift.data() + B * t, total.data() + B * t,
                       sums.weighted ? weighted.data() + B * t : nullptr, seen, weights);
     });

@@ -39,8 +39,8 @@ bool class_sweep(const ClassChunk<T>& whole, const LabelSets& labels, const Clas
                                     sums.target,
                                     sums.weighted ? weighted.data() + B * part.block : nullptr,
                                     sums.own,
-                                    nearest.data() + B * part.block,
-                                    above.data() + B * part.block};
+                                    sums.own ? nearest.data() + B * part.block : nullptr,
+                                    sums.own ? above.data() + B * part.block : nullptr};
         class_lse(chunk_of(whole, part), labels_of(labels, whole, part), of_block, 1);
     });
     // In the order of the blocks, so the same call gives the same bits.

@@ -262,8 +262,8 @@ bool class_terms(const ClassChunk<T>& whole, const LabelSets& labels, const Clas
     take_chunks(sweep, [&](LaneMemory<T>& own, int lane, std::int64_t block, std::int64_t first,
                            std::int64_t count, T* G, bool first_of_block) {
         own.S = pass.in_place(first, count) ? terms.E + first * B : own.room.get();
-        const TermSums<T> of_block{totals.data() + B * block,
-                                   {sums.own, nearest.data() + B * block, above.data() + B * block}};
+        TermSums<T> of_block{totals.data() + B * block, {}};
+        if (sums.own) of_block.seen = {sums.own, nearest.data() + B * block, above.data() + B * block};
         const ChunkRows<T> rows =
             pass.make(own, lane, shared, first, count, {sums.target, terms.label_slopes}, of_block);
         if (G) multiply_into_batch(sweep, own, rows.V, count, G, !first_of_block);
