@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from experiments.bench.identities import FEATURES, Samples, draw_identities
 from experiments.bench.loss_study import RESULTS
+from experiments.bench.near_negatives import NearNegatives
 from experiments.bench.outcomes import resumed
 from robustdml.cache import write_text
 from robustdml.retrieval import retrieval_metrics
@@ -29,6 +31,7 @@ from robustdml_ops.robust import PRISM, OwnClassFilter
 WIDTH, HELD_OUT, RATE, TEMPERATURE = 64, 2500, 1e-3, 0.1
 CLASSES, SAMPLES = 128, 4  # of a batch
 AT_ONCE, FIRST = 1024, 2**14  # samples that are embedded, and whose distributions a filter knows first
+SUREST = 0.6  # of the samples by P_clean, to compare filters at one share kept
 MOST_FIRST = 8  # embeddings of a class that its proxy begins as; 1 with millions of classes
 SEEDS, STEPS = 3, 500
 NOISES = {"right": ("none", 0.0)} | {
@@ -83,23 +86,31 @@ class Run:
 
     def filter(self) -> dict[str, float]:
         """Keep what fits its own class; give how much, and how much of it is right."""
-        judge, kept = OwnClassFilter(window=1000), []
+        judge, found = OwnClassFilter(window=1000), []
         ordered = self.kept[self.samples.labels[self.kept].argsort(stable=True)]
         for rows in (ordered[:FIRST], ordered):  # some distributions first
-            kept = [judge(X, labels).keep for X, labels in self.embedded(rows)]
-        keep = torch.cat(kept)
+            found = [judge(X, labels)[:2] for X, labels in self.embedded(rows)]
+        keep, log_p_clean = (torch.cat(one) for one in zip(*found, strict=True))
         self.kept = ordered[keep]
-        right = self.samples.labels[self.kept] == self.samples.identities[self.kept]
-        return {"kept": float(keep.float().mean()), "kept, right": float(right.float().mean())}
+        right = (self.samples.labels == self.samples.identities).float()
+        surest = ordered[log_p_clean.topk(round(SUREST * len(ordered))).indices]
+        return {
+            "kept": float(keep.float().mean()),
+            "kept, right": float(right[self.kept].mean()),
+            "surest, right": float(right[surest].mean()),
+        }
 
-    def train_from_embeddings(self, steps: int) -> None:
+    def train_from_embeddings(self, steps: int, near: bool = False, **settings: Any) -> None:
         """Train by a softmax whose proxies begin as embeddings, at 0.1 radians a step."""
-        loss = NormalizedSoftmaxLoss(self.num_classes, WIDTH, 1 / 16, **self.sampled, negative_correction=False)
+        settings |= {**self.sampled, "negative_correction": False}
+        loss = NormalizedSoftmaxLoss(self.num_classes, WIDTH, 1 / 16, **settings)
         labels = self.samples.labels[self.kept]
         ordered = self.kept[labels.argsort(stable=True)]
         counts = torch.bincount(labels, minlength=self.num_classes)
         place = torch.arange(len(ordered)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
         start_class_matrix(loss, self.embedded(ordered[place < (MOST_FIRST if self.num_classes < 10**6 else 1)]))
+        if near:
+            loss.negatives = NearNegatives(loss)
         self.train(loss, steps, proxy_rate=0.1 / WIDTH**0.5)
 
     def train_from_random(self, steps: int) -> None:
@@ -144,6 +155,12 @@ WAYS: dict[str, Callable[[Run, int], dict[str, float] | None]] = {
     "SupCon behind PRISM, the rate told": lambda run, steps: by_prism(run, 2 * steps),
     "SupCon, then ArcFace": lambda run, steps: then(run, steps, Run.train_from_random),
     "SupCon, then softmax from embeddings": lambda run, steps: then(run, steps, Run.train_from_embeddings),
+    'SupCon, then softmax from embeddings with "own"': lambda run, steps: then(
+        run, steps, partial(Run.train_from_embeddings, drop_similar_negatives="own")
+    ),
+    "SupCon, then softmax from embeddings, half of the negatives near": lambda run, steps: then(
+        run, steps, partial(Run.train_from_embeddings, near=True)
+    ),
     "SupCon, filter, SupCon": lambda run, steps: filtered(run, steps, supcon),
     "SupCon, filter, softmax from embeddings": lambda run, steps: filtered(run, steps, Run.train_from_embeddings),
 }

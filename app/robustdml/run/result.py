@@ -66,7 +66,7 @@ def result_of(run: Run, untouched: dict[str, float], out: Path | None) -> Traini
             "alone": int((samples_of_class == 1).sum()),
             **_trained_on(run, samples_of_class),
         },
-        **{key: value for key, value in run.history[-1].items() if key != "seconds"},
+        **{key: value for key, value in run.history[-1].items() if key not in ("seconds", "samples")},
         "embedding_size": model.embedding_size,
         "averaging": run.averaging,
         "filter": run.filter_options.kind,
