@@ -31,6 +31,7 @@ from robustdml_ops.robust import PRISM, OwnClassFilter
 WIDTH, HELD_OUT, RATE, TEMPERATURE = 64, 2500, 1e-3, 0.1
 CLASSES, SAMPLES = 128, 4  # of a batch
 AT_ONCE, FIRST = 1024, 2**14  # samples that are embedded, and whose distributions a filter knows first
+ENOUGH_CLASSES = 200_000  # that a filter judges before pairs
 SUREST = 0.6  # of the samples by P_clean, to compare filters at one share kept
 MOST_FIRST = 8  # embeddings of a class that its proxy begins as; 1 with millions of classes
 SEEDS, STEPS = 3, 500
@@ -84,10 +85,11 @@ class Run:
             if judge is not None:
                 judge.enqueue(X.detach(), labels, keep)
 
-    def filter(self) -> dict[str, float]:
-        """Keep what fits its own class; give how much, and how much of it is right."""
+    def filter(self, most_classes: int) -> dict[str, float]:
+        """Keep what fits its own class, of so many classes; give how much, and how much of it is right."""
         judge, found = OwnClassFilter(window=1000), []
-        ordered = self.kept[self.samples.labels[self.kept].argsort(stable=True)]
+        labels = self.samples.labels[self.kept]
+        ordered = self.kept[labels.argsort(stable=True)[: int((labels < most_classes).sum())]]
         for rows in (ordered[:FIRST], ordered):  # some distributions first
             found = [judge(X, labels)[:2] for X, labels in self.embedded(rows)]
         keep, log_p_clean = (torch.cat(one) for one in zip(*found, strict=True))
@@ -136,7 +138,8 @@ def by_prism(run: Run, steps: int) -> None:
 
 def filtered(run: Run, steps: int, then: Callable[[Run, int], None]) -> dict[str, float]:
     supcon(run, steps)
-    found = run.filter()
+    # Pairs are judged in more classes than the steps draw; proxies are of all.
+    found = run.filter(ENOUGH_CLASSES if then is supcon else run.num_classes)
     then(run, steps)
     return found
 
