@@ -21,9 +21,8 @@ from experiments.bench.identities import FEATURES, Samples, draw_identities
 from experiments.bench.loss_study import RESULTS
 from experiments.bench.near_negatives import NearNegatives
 from experiments.bench.outcomes import resumed
+from robustdml import evaluate_embeddings
 from robustdml.cache import write_text
-from robustdml.retrieval import retrieval_metrics
-from robustdml.verification import verify
 from robustdml_ops.losses import ArcFaceLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SupConLoss, start_class_matrix
 from robustdml_ops.optim import ProxyAdagrad
 from robustdml_ops.robust import PRISM, OwnClassFilter
@@ -172,13 +171,10 @@ WAYS: dict[str, Callable[[Run, int], dict[str, float] | None]] = {
 def scores(embed: Callable[[Tensor], Tensor], seed: int) -> dict[str, float]:
     """Recall@1 and TAR at FAR 1e-4 of identities that are held out."""
     held_out = draw_identities(HELD_OUT, seed, held_out=True)
-    labels = held_out.labels.numpy()
     with torch.no_grad():
-        embeddings = embed(held_out.features(torch.arange(len(labels))))
-    verified = verify(embeddings, labels)
-    assert verified is not None
-    tar = next(one["tar"] for one in verified.at if one["far"] == 1e-4)
-    return {"Recall@1": retrieval_metrics(embeddings.numpy(), labels)["precision_at_1"], "TAR at FAR 1e-4": tar}
+        embeddings = embed(held_out.features(torch.arange(len(held_out.labels))))
+    found = evaluate_embeddings(embeddings, held_out.labels)
+    return {"Recall@1": found["Recall@1"], "TAR at FAR 1e-4": found["TAR at FAR"][1e-4]}
 
 
 def measure(classes: int, noise: str, way: str, seed: int, steps: int) -> Iterator[dict[str, float]]:
