@@ -10,6 +10,7 @@ from robustdml.arrays import Mask
 from robustdml.config import WHITENED, TrainingConfig
 from robustdml.filters.filter import LEAST_QUALITY
 from robustdml.filters.label_quality import MOST_JUDGED, label_quality
+from robustdml.methods import METHODS
 from robustdml.networks.preparation import Prepared
 from robustdml.networks.start import NARROWEST, Start, choose_start, make_start
 from robustdml.world import World
@@ -47,7 +48,9 @@ def start_of(config: TrainingConfig, prepared: Prepared, beliefs: Beliefs, world
     if config.embedding_size is not None:
         start = make_start(features, config.embedding_size)
     else:
-        rows = np.flatnonzero(beliefs.believed()) if features.shape[1] > NARROWEST else None
+        # Of many classes a verdict by the features takes longer than their training.
+        is_judged = features.shape[1] > NARROWEST and not METHODS[config.method].has_stages
+        rows = np.flatnonzero(beliefs.believed()) if is_judged else None
         start = choose_start(features, labels, config.seed, rows)
         # All processes take the width of the first: last bits may differ.
         width = torch.tensor(float(start.width) if world.leads else torch.nan, device=device)

@@ -18,7 +18,7 @@ from robustdml.filters.filter import KEPT
 from robustdml.filters.own_class import OwnClassVerdict
 from robustdml.methods import METHODS
 from robustdml.networks.models import apply_in_batches
-from robustdml.progress import OnProgress
+from robustdml.progress import OnProgress, silent
 from robustdml.retrieval import METRICS
 from robustdml.run.run import Run
 from robustdml_ops.losses import start_class_matrix
@@ -45,9 +45,9 @@ def choose_second_stage(run: Run, on_progress: OnProgress) -> None:
     pairs, proxies = METHODS[run.config.method].losses
     steps = min((run.config.epochs - run.epoch) * len(run.sampler), MOST_STEPS)
     try:
-        of_proxies = _trial(run, proxies, on_progress, steps, 0.0)
+        of_proxies = _trial(run, proxies, lambda done: on_progress("trial of proxies", done, steps), steps, 0.0)
         run.load_state(deepcopy(begun))
-        of_pairs = _trial(run, pairs, on_progress, 1, of_proxies["seconds"])
+        of_pairs = _trial(run, pairs, lambda done: on_progress("trial of pairs", 0, 0), 1, of_proxies["seconds"])
     finally:
         run.load_state(deepcopy(begun))
     trials = {proxies: of_proxies, pairs: of_pairs}
@@ -64,7 +64,9 @@ def _in_words(found: dict[str, float]) -> str:
     return f"{metrics} after {found['steps']:,} steps"
 
 
-def _trial(run: Run, loss: str, on_progress: OnProgress, least_steps: int, least_seconds: float) -> dict[str, float]:
+def _trial(
+    run: Run, loss: str, on_step: Callable[[int], None], least_steps: int, least_seconds: float
+) -> dict[str, float]:
     """Train on with a loss for so many steps and seconds, the making of its proxies included, and measure."""
     clock: Callable[[], float] = time.process_time if run.device.type == "cpu" else time.perf_counter
     begun, steps = clock(), 0
@@ -72,13 +74,14 @@ def _trial(run: Run, loss: str, on_progress: OnProgress, least_steps: int, least
     def pause() -> None:
         nonlocal steps
         steps += 1
+        on_step(steps)
         if steps >= least_steps and clock() - begun >= least_seconds:
             raise _EnoughError
 
     _take(run, loss)
     try:
         while True:
-            run.take_steps(lambda what, *done: on_progress(f"trial of {loss}, {what}", *done), (), pause)
+            run.take_steps(silent, (), pause)
             run.next_epoch({})
     except _EnoughError:
         seconds = clock() - begun
