@@ -38,7 +38,7 @@ def _own_step(workload: Workload, dtype: torch.dtype, share: float) -> Callable[
 
     def step() -> Tensor:
         X.grad = None
-        loss: Tensor = loss_function(X, workload.labels)
+        loss: Tensor = loss_function(X.to(dtype), workload.labels)
         loss.backward()
         optimizer.step()
         return loss.detach()

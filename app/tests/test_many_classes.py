@@ -58,7 +58,8 @@ def test_it_judges_between_the_stages_and_leaves_classes_out_of_the_first(few_ea
     stages.choose_second_stage(run, silent)
     assert all(map(torch.equal, before, run.embedder.parameters()))  # The trials leave no trace
     trials = run.chosen["trials"]
-    assert trials[PROXIES]["steps"] == 8 and trials[PAIRS]["seconds"] >= trials[PROXIES]["seconds"]
+    assert trials[PROXIES]["steps"] == 8 and trials[PAIRS]["steps"] <= 8
+    assert trials[PAIRS]["seconds"] >= trials[PROXIES]["seconds"] or trials[PAIRS]["steps"] == 8
     assert aside & set(run.labels[run.drawn]) and not stages.is_between_stages(run)
 
 

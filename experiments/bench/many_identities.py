@@ -217,10 +217,15 @@ def main() -> None:
     lines = Path(given.lines)
     for one in resumed(lines, keys, measure):
         print(json.dumps(one, ensure_ascii=False), flush=True)
+    runs = [json.loads(line) for line in lines.read_text().splitlines()]
+    orders = {"noise": list(NOISES), "way": ["untouched features", *WAYS]}
     content = {
         "command": "python -m experiments.bench.many_identities",
         "machine": f"one thread, PyTorch {torch.__version__}",
-        "runs": [json.loads(line) for line in lines.read_text().splitlines()],
+        "runs": sorted(
+            runs,
+            key=lambda run: (run["classes"], *(orders[name].index(run[name]) for name in orders), run["seed"]),
+        ),
     }
     write_text(RESULTS / "many-identities.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 

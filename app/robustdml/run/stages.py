@@ -1,7 +1,8 @@
 """Two stages of a run over many classes: pairs, and then pairs again or proxies that begin as embeddings.
 
-Between them the filter judges the labels, and both losses of the method train for the same time from there on. The one
-that is better on classes that the first stage has not seen trains on, with all classes.
+Between them the filter judges the labels, and both losses of the method train for the same time from there on, or for
+the steps that the run has left. The one that is better on classes that the first stage has not seen trains on, with all
+classes.
 """
 
 import time
@@ -43,18 +44,26 @@ def choose_second_stage(run: Run, on_progress: OnProgress) -> None:
         run.filter.judge_all(run.embed_training_split(), run.labels, on_progress)
     begun = deepcopy(run.state())  # copied once more when it is loaded: an optimiser goes on in what it was given
     pairs, proxies = METHODS[run.config.method].losses
-    steps = min((run.config.epochs - run.epoch) * len(run.sampler), MOST_STEPS)
+    left = (run.config.epochs - run.epoch) * len(run.sampler)
+    most = min(left, MOST_STEPS)
+
+    def proxies_are_enough(steps: int, seconds: float) -> bool:
+        on_progress("trial of proxies", steps, most)
+        return steps >= most
+
     try:
-        of_proxies = _trial(run, proxies, lambda done: on_progress("trial of proxies", done, steps), steps, 0.0)
+        of_proxies = _trial(run, proxies, proxies_are_enough)
         run.load_state(deepcopy(begun))
-        of_pairs = _trial(run, pairs, lambda done: on_progress("trial of pairs", 0, 0), 1, of_proxies["seconds"])
+        on_progress("trial of pairs", 0, 0)
+        of_pairs = _trial(run, pairs, lambda steps, seconds: steps >= left or seconds >= of_proxies["seconds"])
     finally:
         run.load_state(deepcopy(begun))
     trials = {proxies: of_proxies, pairs: of_pairs}
     chosen = proxies if of_proxies[JUDGED[1]] > of_pairs[JUDGED[1]] else pairs
     classes = len(np.unique(run.labels[run.aside]))
     told = "; ".join(f"{loss} {_in_words(found)}" for loss, found in trials.items())
-    advice = f"Chosen halfway: {chosen}. Trials of {of_proxies['seconds']:.3g} s, {classes:,} held-out classes: {told}."
+    seconds = f"{of_proxies['seconds']:.3g} s"
+    advice = f"Chosen halfway: {chosen}. Trials of at most {seconds}, {classes:,} held-out classes: {told}."
     run.chosen = {"loss": chosen, "contestants": [], "trials": trials, "advice": advice}
     _take(run, chosen)
 
@@ -64,18 +73,15 @@ def _in_words(found: dict[str, float]) -> str:
     return f"{metrics} after {found['steps']:,} steps"
 
 
-def _trial(
-    run: Run, loss: str, on_step: Callable[[int], None], least_steps: int, least_seconds: float
-) -> dict[str, float]:
-    """Train on with a loss for so many steps and seconds, the making of its proxies included, and measure."""
+def _trial(run: Run, loss: str, is_enough: Callable[[int, float], bool]) -> dict[str, float]:
+    """Train on with a loss, by steps and seconds until that is enough, the making of its proxies included; measure."""
     clock: Callable[[], float] = time.process_time if run.device.type == "cpu" else time.perf_counter
     begun, steps = clock(), 0
 
     def pause() -> None:
         nonlocal steps
         steps += 1
-        on_step(steps)
-        if steps >= least_steps and clock() - begun >= least_seconds:
+        if is_enough(steps, clock() - begun):
             raise _EnoughError
 
     _take(run, loss)
