@@ -164,7 +164,7 @@ class OwnClassFilter(nn.Module):
 
 
 def _nearest_of(X: Tensor, labels: Tensor, *asked: tuple[Tensor, Tensor]) -> list[Tensor]:
-    """For classes and places (B,): the largest cosine of a sample with its class but for that place; −∞ where none is."""
+    """For classes and places (B,): a sample's largest cosine with its class but for that place; −∞ if none is left."""
     found = [X.new_empty(len(X)) for _ in asked]
     for first in range(0, len(X), _ROWS):
         rows = slice(first, first + _ROWS)
