@@ -270,8 +270,9 @@ def _without_effect(config: TrainingConfig) -> dict[str, str]:
     if config.backbone == UNTRAINED or is_own_code(config.backbone):
         found["augment"] = f"on backbone {config.backbone}, whose images are taken as they are"
     # The proxies of ProcSim are within.
-    if config.method != "procsim" and all(METHODS[name].proxies is None for name in method.losses or (config.method,)):
-        found["proxy_learning_rate"] = f"on method {config.method}, whose loss has no proxies"
+    losses = [METHODS[name] for name in method.losses or (config.method,)]
+    if config.method != "procsim" and all(loss.proxies is None or loss.proxy_radians for loss in losses):
+        found["proxy_learning_rate"] = f"on method {config.method}, whose loss has no proxies, or a rate of its own"
     if own[NegativeOptions].share == 1:
         found["softmax.correct_negatives"] = "where all classes count, without a negative.share below 1"
     if not own[AdaptiveOptions].per_class:

@@ -170,5 +170,8 @@ def _print(result: TrainingResult, out: Path) -> None:
         if told:
             say(told)
     say(f"{out / REPORT}: curves, examples and doubtful labels; settings, checkpoint and figures are beside it")
+    samples, seconds = (sum(one.get(key, 0.0) for one in result.history) for key in ("samples", "seconds"))
+    sizes = (f"{name} {(out / name).stat().st_size / 1e6:.3g} MB" for name in (CHECKPOINT, MODEL_FILE))
+    say(f"{samples / seconds:,.0f} samples a second; {', '.join(sizes)}")
     data = "IMAGES" if result.model.card.takes_images else "FEATURES.npz"
     say(f"{out / MODEL_FILE}: try robustdml embed {out} {data} -o embeddings.npz")

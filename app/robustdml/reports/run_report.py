@@ -96,6 +96,8 @@ def _chosen(result: TrainingResult) -> list[str]:
     if chosen is None:
         return []
     whitened = ", whitened within classes" if result.config.layer_start == WHITENED else ""
+    if "trials" in chosen:  # between two stages
+        return ["<h2>What was chosen</h2>", f"<p>{as_text(chosen['advice'])}</p>"]
     start = f" The layer starts with {chosen['start']['width']} principal axes{whitened}."
     start = "" if chosen["kept_features"] else start
     return [
