@@ -75,11 +75,12 @@ def _known(checked: ArrayLike | None, count: int) -> Doubles:
     return given
 
 
-# A label is called wrong where r / e(u) of `robustdml.audit.clear` is above LEAST_BELIEVED, and its probability of
-# being right is below MOST_RIGHT, and below MOST_EXPLAINED under every explanation. A sample may be of no class where
-# "no class" has at least LEAST_STRANGE of what "no class" and the proposal have together. Chosen on the choosing sets
-# of experiments/bench/audit_sets.py and diverse_sets.py.
-LEAST_BELIEVED, MOST_RIGHT, MOST_EXPLAINED, LEAST_STRANGE = 0.4, 0.2, 0.8, 0.85
+# A label is called wrong where r / e(u) of `robustdml.audit.clear` is above LEAST_BELIEVED, for a rate r halfway between
+# the estimate and the lower end of its interval, and where its probability of being right is below MOST_RIGHT, and
+# below MOST_EXPLAINED under every explanation. A sample may be of no class where "no class" has at least LEAST_STRANGE
+# of what "no class" and the proposal have together. Chosen on the choosing sets of experiments/bench/audit_sets.py and
+# diverse_sets.py.
+LEAST_BELIEVED, MOST_RIGHT, MOST_EXPLAINED, LEAST_STRANGE = 0.6, 0.15, 0.8, 0.85
 # Nearest samples whose labels test a proposal, and the significance level of that test.
 NEAREST, CHANCE = 5, 0.005
 
@@ -274,27 +275,27 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         self.proposed_labels_ = self.classes_[np.where(right >= proposed, labels, judged.proposed.numpy())]
         self.proposal_probability_ = np.maximum(right, proposed)
         self.no_class_probability_ = judged.no_class.double().numpy()
-        qualities = judged.qualities.double().numpy()
+        qualities, overlap = judged.qualities.double().numpy(), judged.overlap.double().numpy()
+        share = wrong_share(1 - right, 1 - qualities, overlap, np.zeros_like(labels), 1)[0]
+        self.wrong_share_ = _bounded(share, judged.bounds) if np.isnan(checked).all() else share
+        self.class_wrong_share_ = wrong_share(1 - right, 1 - qualities, overlap, labels, num_classes)
         lowest, highest = qualities.min(0), qualities.max(0)
         sizes = np.bincount(labels, minlength=num_classes)[labels]
         out = self.verdicts_ = np.full(len(labels), NOT_SURE, dtype=f"<U{max(map(len, VERDICTS))}")
         out[(lowest >= 0.5) & (right > 0.5)] = RIGHT
-        wrong, none = (highest < 0.5) & (right < 0.5), self.no_class_probability_
-        far = none > LEAST_STRANGE * (none + proposed)
-        if judged.believed is not None:
+        explained, none = highest < MOST_EXPLAINED, self.no_class_probability_
+        if judged.disagreement is None:
+            wrong = (highest < 0.5) & (right < 0.5)
+        else:
             # Where many right labels disagree with the features, nobody can tell which of them are wrong.
-            clear = judged.believed.numpy() > LEAST_BELIEVED
-            sure = clear & (right < MOST_RIGHT) & (highest < MOST_EXPLAINED)
-            wrong = sure | (wrong & ~clear & far) | (~np.isnan(checked) & (right < 0.5))
+            clear = self.wrong_share_[:2].mean() > LEAST_BELIEVED * judged.disagreement.numpy()
+            wrong = clear & explained & (right < MOST_RIGHT) | (~np.isnan(checked) & (right < 0.5))
         out[wrong] = WRONG
         # The features name no class clearly, and neighbours do not speak for the proposal.
-        rows = np.flatnonzero(wrong & far)
+        far = none > LEAST_STRANGE * (none + proposed)
+        rows = np.flatnonzero(far & (wrong | explained & (right < 0.5)))
         out[rows[~_better_than_chance(features, rows, judged.proposed.numpy()[rows], labels)]] = NO_CLASS
         out[(sizes < FEWEST_SAMPLES) & np.isnan(checked)] = NOT_SURE
-        overlap = judged.overlap.double().numpy()
-        share = wrong_share(1 - right, 1 - qualities, overlap, np.zeros_like(labels), 1)[0]
-        self.wrong_share_ = _bounded(share, judged.bounds) if np.isnan(checked).all() else share
-        self.class_wrong_share_ = wrong_share(1 - right, 1 - qualities, overlap, labels, num_classes)
         self.small_classes_ = np.flatnonzero(np.bincount(labels, minlength=num_classes) < FEWEST_SAMPLES)
 
     def __sklearn_tags__(self) -> Any:

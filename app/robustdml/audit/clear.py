@@ -59,9 +59,8 @@ def _highest(rate: float, count: int) -> float:
     return float((rate + square / 2 + half) / (1 + square))
 
 
-def with_share(wrong: Tensor, share: float) -> Tensor:
-    """Probabilities (N,) whose log-odds are shifted until their mean is the share."""
-    odds = torch.logit(wrong.double(), 1e-12)
+def with_share(odds: Tensor, share: float) -> Tensor:
+    """Probabilities (N,) of which the log-odds are these, shifted until the mean probability is the share."""
     low, high = -60.0, 60.0
     for _ in range(50):
         middle = (low + high) / 2

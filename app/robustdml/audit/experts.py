@@ -121,6 +121,11 @@ class Votes(NamedTuple):
         fifth = distance[:, min(4, distance.shape[1] - 1), None].clamp(min=1e-9)
         return cls(labels[found.indices], (-distance / (2 * fifth)).exp())
 
+    def share(self, rows: Tensor, labels: Tensor) -> Tensor:
+        """Share of the votes of some rows (n,) for one label each, (n,)."""
+        weights = self.weights[rows]
+        return (weights * (self.labels[rows] == labels[:, None])).sum(1) / weights.sum(1)
+
 
 class Weights(NamedTuple):
     """Exponents of the experts."""

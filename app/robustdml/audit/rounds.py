@@ -21,6 +21,7 @@ from robustdml.audit.clear import clear_samples, with_share
 from robustdml.audit.experts import Evidence, Experts
 from robustdml.audit.explanations import Explanation, anchored, believable, bounded_by_size, explanations
 from robustdml.audit.features import principal_rows
+from robustdml.audit.trial import Trial
 
 # Scale of rows of length 1 in the logistic regression, whose ridge is 1/2: chosen as scikit-learn's C = 3.
 UNIT_SCALE = 3**0.5
@@ -31,7 +32,8 @@ ROUNDS, ROUNDS_LEARNT = (4, 2), (10, 1)
 LIKELIHOOD = 10.0
 # Part of the last rounds in what is said of a label, and the least rate of wrong labels that is reckoned with. The part
 # was chosen on the choosing sets of experiments/bench/audit_sets.py and diverse_sets.py.
-LAST, LEAST_RATE = 2 / 3, 0.002
+LAST, LEAST_RATE = 0.5, 0.002
+TRIAL_PART = 0.5
 # Where more of the labels of the clearest samples disagree, the features may tell nothing.
 BLIND = 0.6
 # Weight of the margins in training, chosen on the choosing sets of experiments/bench/audit_sets.py and diverse_sets.py;
@@ -54,8 +56,8 @@ class Judgement:
     qualities: Tensor
     overlap: Tensor  # Probability that the features alone leave to other classes than the likeliest, (N,)
     bounds: tuple[float, float, float] = (0.0, 1.0, 1.0)  # Of the rate of wrong labels, with an estimate between them
-    # Share of the labels that disagree with samples as clear as this one that may be wrong, (N,).
-    believed: Tensor | None = None
+    # Share of the labels that disagree among samples as clear as each one, (N,); None where the features were learnt.
+    disagreement: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -88,18 +90,22 @@ def judge(features: Array, labels: Tensor, num_classes: int, learnt: bool = Fals
         Experts(X, labels, num_classes, scale * X, seed=number)
         for number, (X, scale) in enumerate(zip((unit, columns), scales, strict=True))
     ]
-    firsts, lasts = zip(*(_last_rounds(experts, learnt) for experts in forms), strict=True)
+    trial = Trial(labels, num_classes)
+    firsts, lasts = zip(*(_last_rounds(experts, learnt, trial) for experts in forms), strict=True)
     # By all experts, and by the regression alone where there is one.
     kinds = [list(kind) for kind in zip(*firsts, strict=True)]
-    return _with_clear(_together([found for rounds in lasts for found in rounds]), kinds, labels, num_classes)
+    judged = _together([found for rounds in lasts for found in rounds])
+    return _with_clear(judged, kinds, labels, num_classes, trial.evidence())
 
 
-def _last_rounds(experts: Experts, learnt: bool) -> tuple[list[_First], list[_Round]]:
-    """What each kind of experts says at first, and what the last rounds say."""
+def _last_rounds(experts: Experts, learnt: bool, trial: Trial | None = None) -> tuple[list[_First], list[_Round]]:
+    """Run all rounds; return class probabilities of the first one, and the posteriors of the last ones."""
     count, last = ROUNDS_LEARNT if learnt else ROUNDS
     labels, num_classes = experts.labels, experts.num_classes
     evidence, explained, weights = explanations(experts)
     firsts = _firsts(experts, evidence, explained[0])
+    if trial is not None:
+        trial.ask(experts, evidence, explained[0].weights)
     likelihood = max(float(one.likelihood.mean()) for one in explained)
     # Afterwards samples of the other folds have learnt from a held-out label, and the regression would repeat it.
     if not explained[0].weights.logistic:
@@ -133,7 +139,9 @@ def _firsts(experts: Experts, evidence: Evidence, main: Explanation) -> list[_Fi
     return firsts
 
 
-def _with_clear(judged: Judgement, firsts: list[list[_First]], labels: Tensor, num_classes: int) -> Judgement:
+def _with_clear(
+    judged: Judgement, firsts: list[list[_First]], labels: Tensor, num_classes: int, trial: Tensor
+) -> Judgement:
     """Mix what the last rounds say with what the first one says, within the bounds that clear samples give.
 
     Each list of `firsts` has what one kind of experts says of the forms; the first of them gives the bounds.
@@ -149,12 +157,12 @@ def _with_clear(judged: Judgement, firsts: list[list[_First]], labels: Tensor, n
     # Odds of being wrong fall by the root of the ratio, and of several kinds by the geometric mean of these roots.
     ratios = [(one.high / found).clamp(max=1) for one, found in zip(clears, disagreements, strict=True)]
     within = torch.stack(ratios).log().mean(0).mul(0.5).exp()
-    mixed = with_share((LAST * wrong + (1 - LAST) * first) * within, share)
-    found, believed = _with_right(judged, 1 - mixed), (max(share, LEAST_RATE) / disagreements[0]).clamp(max=1)
+    mixed = with_share(torch.logit((LAST * wrong + (1 - LAST) * first) * within, LEAST) + TRIAL_PART * trial, share)
+    found = _with_right(judged, 1 - mixed)
     if clear.estimate > BLIND and clear.low < clear.estimate / 2:
         # Not even the clearest samples have the labels that the features say: nothing can be told of any.
-        return replace(found, bounds=(0.0, 0.0, 1.0), believed=torch.zeros_like(believed))
-    return replace(found, bounds=(clear.low, clear.estimate, clear.high), believed=believed)
+        return replace(found, bounds=(0.0, 0.0, 1.0), disagreement=torch.full_like(disagreements[0], math.inf))
+    return replace(found, bounds=(clear.low, clear.estimate, clear.high), disagreement=disagreements[0])
 
 
 def _named(firsts: list[_First], labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -191,9 +199,9 @@ def _together(rounds: list[_Round]) -> Judgement:
 def taken(judged: Judgement, rows: Tensor) -> Judgement:
     """Give samples (n,) what was said of some rows."""
     fields = ("right", "proposed", "proposed_right", "no_class", "nearest", "overlap")
-    believed = None if judged.believed is None else judged.believed[rows]
+    disagreement = None if judged.disagreement is None else judged.disagreement[rows]
     some = {name: getattr(judged, name)[rows] for name in fields}
-    return replace(judged, **some, qualities=judged.qualities[:, rows], believed=believed)
+    return replace(judged, **some, qualities=judged.qualities[:, rows], disagreement=disagreement)
 
 
 def with_margins(judged: Judgement, margins: Tensor) -> Judgement:
@@ -221,7 +229,7 @@ def with_margins(judged: Judgement, margins: Tensor) -> Judgement:
         return judged
     odds = torch.logit(right, LEAST)
     odds[known] += MARGIN_PART * (rows @ found - base)
-    return _with_right(judged, 1 - with_share(torch.sigmoid(-odds), float(1 - right.mean())))
+    return _with_right(judged, 1 - with_share(-odds, float(1 - right.mean())))
 
 
 def with_checked(judged: Judgement, checked: Tensor) -> Judgement:
