@@ -75,10 +75,10 @@ def _known(checked: ArrayLike | None, count: int) -> Doubles:
     return given
 
 
-# A label is called wrong where r / e(u) of `robustdml.audit.clear` is above LEAST_BELIEVED, for a rate r halfway between
-# the estimate and the lower end of its interval, and where its probability of being right is below MOST_RIGHT, and
-# below MOST_EXPLAINED under every explanation. A sample may be of no class where "no class" has at least LEAST_STRANGE
-# of what "no class" and the proposal have together. Chosen on the choosing sets of experiments/bench/audit_sets.py and
+# A label is called wrong where r / e(u) of `robustdml.audit.clear` is above LEAST_BELIEVED, for a rate r halfway
+# between the estimate and the lower end of its interval, and its probability of being right is below MOST_RIGHT, and
+# below MOST_EXPLAINED under every explanation. A sample may be of no class where "no class" has LEAST_STRANGE of what
+# "no class" and the proposal have together. Chosen on the choosing sets of experiments/bench/audit_sets.py and
 # diverse_sets.py.
 LEAST_BELIEVED, MOST_RIGHT, MOST_EXPLAINED, LEAST_STRANGE = 0.6, 0.15, 0.8, 0.85
 # Nearest samples whose labels test a proposal, and the significance level of that test.

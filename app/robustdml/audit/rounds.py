@@ -6,8 +6,10 @@ normal densities alone judge, in their last round: near a sample of a wrong labe
 network drew there. Nor do labels drawn at random tell how those look that the network has seen.
 
 Rounds take members of a diverse class for wrong labels, and then learn from that. So the first round, which knows the
-given labels alone, has a say: its clear samples bound the rate of wrong labels, and what it says of each label is mixed
-with what the last rounds say, see `robustdml.audit.clear`. None of it holds for embeddings that learnt the labels.
+given labels alone, has a say in three ways. Its clear samples bound the rate of wrong labels, see
+`robustdml.audit.clear`; its probabilities are mixed with those of the last rounds; and a trial with labels that are
+wrong on purpose shows how much its doubts are worth, see `robustdml.audit.trial`. None of it holds for embeddings that
+learnt the labels.
 """
 
 import math
@@ -30,10 +32,9 @@ ROUNDS, ROUNDS_LEARNT = (4, 2), (10, 1)
 # Exponent of the likelihood of a label, by which the forms are weighed: chosen on the choosing sets of
 # experiments/bench/audit_sets.py and on drawn ones.
 LIKELIHOOD = 10.0
-# Part of the last rounds in what is said of a label, and the least rate of wrong labels that is reckoned with. The part
-# was chosen on the choosing sets of experiments/bench/audit_sets.py and diverse_sets.py.
-LAST, LEAST_RATE = 0.5, 0.002
-TRIAL_PART = 0.5
+# Weight of the last rounds beside the first one, weight of the trial's evidence, and the least rate of wrong labels.
+# The weights were chosen on the choosing sets of experiments/bench/audit_sets.py and diverse_sets.py.
+LAST, TRIAL, LEAST_RATE = 0.5, 0.5, 0.002
 # Where more of the labels of the clearest samples disagree, the features may tell nothing.
 BLIND = 0.6
 # Weight of the margins in training, chosen on the choosing sets of experiments/bench/audit_sets.py and diverse_sets.py;
@@ -128,7 +129,7 @@ def _last_rounds(experts: Experts, learnt: bool, trial: Trial | None = None) -> 
 
 
 def _firsts(experts: Experts, evidence: Evidence, main: Explanation) -> list[_First]:
-    """Class probabilities before anything is believed of a label: by all experts, and by the regression alone."""
+    """Class probabilities of the first round: by all experts, and by the regression alone where there is one."""
     alone = evidence.log_probabilities(main.weights, experts.num_classes)[:, :-2].exp()
     firsts = [_First(main.mean, evidence.classes[:, :-1], alone)]
     if experts.logits is not None:
@@ -142,9 +143,10 @@ def _firsts(experts: Experts, evidence: Evidence, main: Explanation) -> list[_Fi
 def _with_clear(
     judged: Judgement, firsts: list[list[_First]], labels: Tensor, num_classes: int, trial: Tensor
 ) -> Judgement:
-    """Mix what the last rounds say with what the first one says, within the bounds that clear samples give.
+    """Correct the probabilities of the last rounds by the first round, its clear samples and the trial (N,).
 
-    Each list of `firsts` has what one kind of experts says of the forms; the first of them gives the bounds.
+    Each list of `firsts` has the class probabilities of one kind of experts, a form each. The clear samples of the
+    first list bound the rate of wrong labels.
     """
     kinds = [_named(one, labels) for one in firsts]
     clears = [clear_samples(top.numpy(), (nearest != labels).numpy()) for _, nearest, top in kinds]
@@ -157,7 +159,7 @@ def _with_clear(
     # Odds of being wrong fall by the root of the ratio, and of several kinds by the geometric mean of these roots.
     ratios = [(one.high / found).clamp(max=1) for one, found in zip(clears, disagreements, strict=True)]
     within = torch.stack(ratios).log().mean(0).mul(0.5).exp()
-    mixed = with_share(torch.logit((LAST * wrong + (1 - LAST) * first) * within, LEAST) + TRIAL_PART * trial, share)
+    mixed = with_share(torch.logit((LAST * wrong + (1 - LAST) * first) * within, LEAST) + TRIAL * trial, share)
     found = _with_right(judged, 1 - mixed)
     if clear.estimate > BLIND and clear.low < clear.estimate / 2:
         # Not even the clearest samples have the labels that the features say: nothing can be told of any.
@@ -197,7 +199,7 @@ def _together(rounds: list[_Round]) -> Judgement:
 
 
 def taken(judged: Judgement, rows: Tensor) -> Judgement:
-    """Give samples (n,) what was said of some rows."""
+    """Take the judgements of some rows (n,)."""
     fields = ("right", "proposed", "proposed_right", "no_class", "nearest", "overlap")
     disagreement = None if judged.disagreement is None else judged.disagreement[rows]
     some = {name: getattr(judged, name)[rows] for name in fields}
@@ -267,7 +269,7 @@ def _with_right(judged: Judgement, right: Tensor) -> Judgement:
 
 
 def _shifted(right: Tensor, known: Tensor, truth: Tensor) -> Tensor:
-    """Probabilities (N,) with the shift that checked labels ask for; of these the truth."""
+    """Probabilities (N,) whose log-odds are shifted as checked labels ask for; those of checked labels are 0 or 1."""
     z = torch.logit(right.double(), LEAST)
     low, high = -WIDEST, WIDEST
     for _ in range(HALVINGS):  # the slope falls with b

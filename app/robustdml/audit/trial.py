@@ -1,13 +1,12 @@
-"""A trial with labels that are wrong on purpose, which shows how much each expert's doubt is worth on this data set.
+"""A trial with labels that are wrong on purpose: how much a doubt of each expert is worth on this data set.
 
-Every sample of the trial gets a second label, drawn evenly among the other classes. In the first round the experts, who
-have learnt from neither, score both. With x the logarithms of these scores for a label, and of the scores of the class
-that the experts prefer,
+Each sample has its given label and a second one, drawn evenly among the other classes. In the first round the experts
+score both; they have learnt neither. Let x hold the logarithms of the scores of a label by all experts, and of the best
+score that each expert gives to any class. A logistic regression tells drawn labels from given ones:
 
-    log P(x | drawn) / P(x | given) = w · x + b,
+    log P(drawn | x) / P(given | x) = w · x + b.
 
-fitted as a logistic regression of drawn labels against given ones. So an expert that tells nothing on this data set has
-no weight, and where the experts name no class clearly a low score is no evidence of a wrong label.
+So an expert that cannot tell them apart has no weight, and a low score counts less where no class has a high one.
 """
 
 import numpy as np
@@ -25,7 +24,7 @@ LEAST, LEAST_VOTES = 1e-4, 0.02
 
 
 class Trial:
-    """Scores of given and drawn labels by experts, who are asked one after the other."""
+    """Scores of the given and the drawn labels."""
 
     def __init__(self, labels: Tensor, num_classes: int) -> None:
         self.labels = labels
@@ -36,7 +35,7 @@ class Trial:
         self._wrong: list[Tensor] = []
 
     def ask(self, experts: Experts, evidence: Evidence, weights: Weights) -> None:
-        """Add the scores of some experts in their first round, with the evidence of all samples."""
+        """Add the scores of some experts in their first round; `evidence` is that of all samples."""
         every, rows = torch.arange(len(self.labels)), self.rows
         drawn = experts.evidence(rows, [weights.density], self.drawn)
         both = [one.log_probabilities(weights, experts.num_classes).exp() for one in (evidence, drawn)]
@@ -56,7 +55,7 @@ class Trial:
         self._wrong.append((wrong.double() + least).log())
 
     def evidence(self) -> Tensor:
-        """Log-odds of each label (N,) that it was drawn and not given."""
+        """Log-odds, float64, (N,), that a label like the given one was drawn."""
         given, wrong = (np.stack([one.numpy() for one in columns], 1) for columns in (self._given, self._wrong))
         mean, spread = given.mean(0), given.std(0).clip(1e-6)
         rows = np.concatenate([given[self.rows.numpy()], wrong])
