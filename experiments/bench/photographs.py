@@ -3,8 +3,9 @@
     python -m experiments.bench.photographs --seeds 3 --out out/photographs
 
 The data set is `experiments.data.stamps`; test classes are others than those of training. The plain loop trains a
-linear layer on frozen features with Proxy-Anchor at the paper's settings. Outcomes are lines of OUT/outcomes.jsonl; the same
-command goes on with what is missing. Needs ``pip install cleanlab`` and ``apt install tuxpaint-stamps-default``.
+linear layer on frozen features with Proxy-Anchor at the paper's settings. Outcomes are lines of OUT/outcomes.jsonl; the
+same command goes on with what is missing.
+Needs ``pip install cleanlab`` and ``apt install tuxpaint-stamps-default``.
 """
 
 import argparse

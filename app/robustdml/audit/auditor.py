@@ -133,7 +133,7 @@ def _better_than_chance(features: NDArray[Any], rows: Ints, proposed: Ints, labe
 
 
 def _bounded(share: Doubles, bounds: tuple[float, float, float]) -> Doubles:
-    """The rate of wrong labels with its interval, (3,), within what the clear samples tell."""
+    """The rate of wrong labels and its interval, (3,), bounded by the rate among the clear samples."""
     rate, low, high = share.tolist()
     least, estimate, most = bounds
     if low > estimate:

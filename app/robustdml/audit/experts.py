@@ -79,7 +79,7 @@ def shortlist(X: Tensor, model: ClassModel) -> Tensor | None:
 
 
 def candidates(Z: Tensor, model: ClassModel, log_share: Tensor, listed: Tensor | None) -> AllClasses | SomeClasses:
-    """Ask about rows (n, D) in the model's coordinates, of which classes (n, L) are listed or all are asked about."""
+    """Log-probabilities of rows (n, D) in the model's coordinates, for the classes listed (n, L), or for all."""
     if listed is None:
         return AllClasses(model.log_densities()(Z).add_(log_share))
     drawn = torch.randperm(len(log_share), generator=torch.Generator().manual_seed(0))[:DRAWN]
@@ -132,7 +132,7 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the experts say of some samples' likely classes."""
+    """The experts' probabilities of some samples' likely classes."""
 
     weights: tuple[float, ...]  # Those of `others`
     labels: Tensor  # int64, (n,)

@@ -49,7 +49,7 @@ class LabelNoise:
     def count(
         cls, labels: Tensor, classes: Tensor, pairs: Tensor, posterior: Tensor, num_classes: int, rate: Tensor
     ) -> "LabelNoise":
-        """Count what is expected to have been mistaken for what."""
+        """Expected number of samples of each class under each label."""
         # labels (n,); classes (n, K); pairs (n, K), a number for each pair of class and label; posterior (G, n, K)
         wrong_part = posterior.clone()
         wrong_part[:, :, 0] = 0
@@ -97,7 +97,7 @@ def anchored(labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: in
 
 
 def bounded_by_size(classes: Tensor, weights: Tensor, num_classes: int) -> Tensor:
-    """Weights (N, K) of which no class has more of all other labels together than of its own."""
+    """Weights (N, K), scaled so that in each class other labels together weigh at most as much as its own."""
     own = _summed(weights[None, :, :1], classes[:, :1], num_classes + 1)[0, classes[:, 1:-1]]
     received = _summed(weights[None, :, 1:-1], classes[:, 1:-1], num_classes + 1)[0, classes[:, 1:-1]]
     out = weights.clone()
@@ -130,7 +130,7 @@ ROUNDS, FIRST_RATE = 10, 0.2
 
 
 class Explanation(NamedTuple):
-    """An explanation, and what follows from it."""
+    """An explanation of the labels, with its probabilities."""
 
     kind: str
     weights: Weights

@@ -95,7 +95,7 @@ def judge(features: Array, labels: Tensor, num_classes: int, learnt: bool = Fals
 
 
 def _last_rounds(experts: Experts, learnt: bool) -> tuple[list[_First], list[_Round]]:
-    """What each kind of experts says at first, and what the last rounds say."""
+    """Probabilities of each kind of experts in the first round, and of the last rounds."""
     count, last = ROUNDS_LEARNT if learnt else ROUNDS
     labels, num_classes = experts.labels, experts.num_classes
     evidence, explained, weights = explanations(experts)
@@ -134,7 +134,7 @@ def _firsts(experts: Experts, evidence: Evidence, main: Explanation) -> list[_Fi
 
 
 def _with_clear(judged: Judgement, firsts: list[list[_First]], labels: Tensor, num_classes: int) -> Judgement:
-    """Mix what the last rounds say with what the first one says, within the bounds that clear samples give.
+    """Mix the probabilities of the last rounds and of the first, within the bounds that clear samples give.
 
     Each list of `firsts` has what one kind of experts says of the forms; the first of them gives the bounds.
     """
@@ -189,7 +189,7 @@ def _together(rounds: list[_Round]) -> Judgement:
 
 
 def taken(judged: Judgement, rows: Tensor) -> Judgement:
-    """Give samples (n,) what was said of some rows."""
+    """Copy the probabilities of judged rows to all samples (n,) that equal them."""
     fields = ("right", "proposed", "proposed_right", "no_class", "nearest", "overlap")
     believed = None if judged.believed is None else judged.believed[rows]
     some = {name: getattr(judged, name)[rows] for name in fields}

@@ -85,7 +85,7 @@ def choose(run: Run, on_progress: OnProgress) -> None:
 
 
 class Trials:
-    """Trial runs, and what they have found."""
+    """Trial runs and their measurements."""
 
     def __init__(self, run: Run, on_progress: OnProgress) -> None:
         self.run, self.on_progress = run, on_progress
@@ -145,7 +145,7 @@ class Trials:
         )
 
     def run_split(self, kept: Rows, held: Rows) -> None:
-        """Train on the samples of some classes, and measure on those of others."""
+        """Train on the samples of some classes, and measure on the samples of others."""
         run = self.run
         split = run.prepared.data.train
         train, test = (split.subset(rows) for rows in (kept, held))

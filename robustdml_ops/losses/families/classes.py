@@ -25,7 +25,7 @@ from robustdml_ops.ops.classes.plan import ClassFormula, class_plan
 
 
 class ClassTerms(NamedTuple):
-    """What the loss of a sample is made of."""
+    """Sums over the classes from which the loss of a sample follows."""
 
     lse: Tensor  # (B,) log-sum-exp of the classes
     target: Tensor  # (B,) or (B, K) logits of the labels

@@ -102,7 +102,7 @@ def sweep_values(
 def _checked_sweep(
     X: Tensor, P: Tensor, problem: ClassProblem, settings: Settings, request: Request, selected: Tensor | None
 ) -> tuple[Tensor, Tensor, Saved]:
-    """The same, with what it saves for backward."""
+    """The same, and the tensors saved for backward."""
     check_finite_embeddings(X)
     problem.labels.check_range(count_selected(P, selected) // problem.centers)
     scale, bias = problem.scale, problem.bias
