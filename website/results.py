@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from statistics import fmean
 
-from website import bench_tables, gpu_tables, host_tables, readme
+from website import bench_tables, gpu_tables, host_tables, readme, recipe_tables
 from website.tables import mean, score, stored, table
 
 BASELINE, FEW, DRAWN = "Untouched features", "few-classes", "drawn-kinds"
@@ -234,51 +234,6 @@ def audit_classes() -> str:
     return table(["data", "planted", "precision", "recall"], rows)
 
 
-def class_memory() -> str:
-    """Bytes of proxies, gradient and moments at D = 512, by classes and GPUs."""
-    D = 512
-    bytes_of = {
-        "`torch.optim.AdamW`": 16.0,
-        "`ProxyAdamW`": 12.0,
-        "`ProxyAdamW`, `moments=torch.bfloat16`": 8.0,
-        "`ProxyAdamW`, `moments=torch.bfloat16`, proxies in bfloat16": 6.0,
-        "`ProxyAdagrad`": 4 + 4 / D,
-        "`ProxyAdagrad`, proxies in bfloat16": 2 + 4 / D,
-    }
-    columns = [("10⁶ classes, one GPU", 10**6, 1), ("10⁷ classes, one GPU", 10**7, 1)]
-    columns += [("10⁷, each of 8 GPUs", 10**7, 8), ("10⁸, each of 8 GPUs", 10**8, 8)]
-    rows = [
-        [name, f"{each:.3g}", *(f"{each * C * D / W / 1e9:.3g} GB" for _, C, W in columns)]
-        for name, each in bytes_of.items()
-    ]
-    return table(["", "bytes an element", *(title for title, *_ in columns)], rows)
-
-
-def photographs_found() -> str:
-    """Wrong labels of photographs found by the audit and by cleanlab."""
-    study, rows = stored("photographs"), []
-    for place, noise in enumerate(study["noises"]):
-        for tool in study["results"]["found"]:
-            found, right, f1 = (study["results"][name][tool][place] for name in ("found", "right ones", "f1"))
-            figures = ["–", f"{right:.1%}", "–"] if noise == "none" else [f"{found:.0%}", f"{right:.1%}", score(f1)]
-            rows.append([f"`{noise}`", tool, *figures])
-    return table(["wrong labels", "", "wrong ones found", "right ones called wrong", "F1"], rows)
-
-
-def photographs_trained() -> str:
-    """Recall@1 and MAP@R of unseen things, by what was done about wrong labels."""
-    study = stored("photographs")
-    metrics = [study["results"][name] for name in ("Recall@1", "MAP@R")]
-    rows = (
-        [
-            row,
-            *(f"{score(one)}, {score(other)}" for one, other in zip(*(metric[row] for metric in metrics), strict=True)),
-        ]
-        for row in metrics[0]
-    )
-    return table(["Recall@1, MAP@R", *(f"`{noise}`" for noise in study["noises"])], rows)
-
-
 def procsim_gain() -> str:
     """ProcSim's gain by how well its detector tells the labels."""
     rows = stored("procsim")["gain"]["rows"]
@@ -403,9 +358,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "audit-calibration": audit_calibration,
     "audit-training": audit_training,
     "audit-classes": audit_classes,
-    "class-memory": class_memory,
-    "photographs-found": photographs_found,
-    "photographs-trained": photographs_trained,
+    "class-memory": recipe_tables.class_memory,
+    "photographs-found": recipe_tables.photographs_found,
+    "photographs-trained": recipe_tables.photographs_trained,
     "procsim-gain": procsim_gain,
     "claims": claims,
     "data-sets": data_sets,
