@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from statistics import fmean
 
-from website import bench_tables, gpu_tables, host_tables, readme
+from website import bench_tables, gpu_tables, host_tables, readme, recipe_tables
 from website.tables import mean, score, stored, table
 
 BASELINE, FEW, DRAWN = "Untouched features", "few-classes", "drawn-kinds"
@@ -360,6 +360,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "audit-calibration": audit_calibration,
     "audit-training": audit_training,
     "audit-classes": audit_classes,
+    "class-memory": recipe_tables.class_memory,
+    "photographs-found": recipe_tables.photographs_found,
+    "photographs-trained": recipe_tables.photographs_trained,
     "procsim-gain": procsim_gain,
     "claims": claims,
     "data-sets": data_sets,

@@ -153,7 +153,7 @@ class TrainingConfig(Options):
 
     @property
     def layer_start(self) -> str:
-        """How the embedding layer begins: the setting, or what the method asks for."""
+        """How the embedding layer begins: the setting, or the method's default."""
         if self.start is not None:
             return self.start
         start = METHODS[self.method].start
@@ -170,7 +170,7 @@ class TrainingConfig(Options):
 
     @property
     def network_learning_rate(self) -> float:
-        """Learning rate of the network: the setting, or what the method asks for."""
+        """Learning rate of the network: the setting, or the method's default."""
         return METHODS[self.method].learning_rate if self.learning_rate is None else self.learning_rate
 
     def rate_factor(self, done: float) -> float:
@@ -183,7 +183,7 @@ class TrainingConfig(Options):
 
     @property
     def filter_options(self) -> FilterOptions:
-        """The filter: the setting, or what the method asks for."""
+        """The filter: the setting, or the method's default."""
         return METHODS[self.method].filter if self.filter is None else self.filter
 
     @property

@@ -46,7 +46,7 @@ class World:
         return result
 
     def part(self, rows: Rows) -> Rows:
-        """Own rows of a batch; those of all processes, in order, make up the batch."""
+        """Own rows of a batch; the rows of all processes, in the order of ranks, are the batch."""
         return np.array_split(rows, self.size)[self.rank]
 
     def wrap(self, network: nn.Module) -> nn.Module:

@@ -42,7 +42,7 @@ def one_plus_sum(
     shift,  # (BLOCK_C,) compute dtype, in: at least 0
     total,  # (BLOCK_C,) compute dtype, in: Σ weight · e^(exponent − shift)
 ):
-    """e^−shift (1 + Σ weight · e^exponent), what shares are divided by; 1 for an empty set, which has none."""
+    """e^−shift (1 + Σ weight · e^exponent), the divisor of shares; 1 for an empty set."""
     return tl.where(total == 0.0, 1.0, tl.exp(-shift) + total)
 
 

@@ -55,7 +55,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Common:
-    """What follows from the tensors of a step alone."""
+    """Properties that the tensors of a step determine."""
 
     device: torch.device
     shape: tuple[int, int, int]  # B, C, D

@@ -22,7 +22,7 @@ _FEW = 2048
 
 
 def are_several(labels: object) -> TypeGuard[Tensor]:
-    """Whether labels are those of several classes a sample."""
+    """Whether labels have several classes a sample, (B, K)."""
     return isinstance(labels, Tensor) and (labels.layout != torch.strided or labels.dim() == 2)
 
 
@@ -153,7 +153,7 @@ def check_label_range(labels: Tensor, num_classes: int) -> None:
 
 
 def check_distinct(labels: Tensor) -> None:
-    """No class twice in a row of labels (B, K), of which negative numbers stand for none."""
+    """Refuse a class that occurs twice in a row of labels (B, K); negative numbers stand for no class."""
     ordered = labels.sort(1).values
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
     require(

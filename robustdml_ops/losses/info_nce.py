@@ -1,4 +1,4 @@
-"""InfoNCE of two towers, as CLIP has it, and RINCE."""
+"""InfoNCE of two towers (CLIP's loss), and RINCE."""
 
 import math
 

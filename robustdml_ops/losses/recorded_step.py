@@ -204,7 +204,7 @@ def _by_name(signature: inspect.Signature, inputs: Sequence[Any], named: dict[st
 
 
 def _refuse(loss: Any, tensors: dict[str, Any]) -> None:
-    """Raise for what no graph repeats."""
+    """Raise for operations that a CUDA graph cannot repeat."""
     name = type(loss).__name__
     for key, tensor in tensors.items():
         if not isinstance(tensor, Tensor):

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_option(group: argparse._ArgumentGroup, setting: Setting) -> None:
-    """Declare an option. What is not given is None, so that a file can say it; help shows the default."""
+    """Declare an option. Its default is None, so that a file of settings can give it; help shows the real default."""
     shown = "" if is_off(setting.default) else f" (default: {setting.default})"
     if setting.kind is bool:
         action = argparse.BooleanOptionalAction

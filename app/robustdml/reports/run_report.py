@@ -82,7 +82,7 @@ def render_run(result: TrainingResult, data: RetrievalData) -> str:
 
 
 def figures_of(result: TrainingResult) -> list[list[str]]:
-    """Rows of a table: what it is, after the last epoch, and of the untouched features."""
+    """Rows of a table: name of the metric, its value after the last epoch, and of the untouched features."""
     summary, before = result.summary, result.summary["untouched"]
     return [
         [text, f"{summary[key]:.3f}", f"{before[key]:.3f}" if key in before else ""]
@@ -109,7 +109,7 @@ def _chosen(result: TrainingResult) -> list[str]:
 
 
 def test_labels_note(result: TrainingResult) -> str:
-    """Say what the figures suffer from: wrong labels among the test samples, one class alone, or known classes."""
+    """Caveats of the figures: wrong labels among the test samples, a single class, or classes that were trained on."""
     test, audited = result.summary["test"], result.summary["data"].get("audited", {})
     if test["classes"] == 1:
         return "All test samples are of one class, so that whatever is found is right: the figures say nothing."
@@ -125,7 +125,7 @@ def test_labels_note(result: TrainingResult) -> str:
 
 
 def _retrieved(result: TrainingResult, data: RetrievalData) -> list[str]:
-    """Some test samples with what they found first."""
+    """Some test samples with their nearest results."""
     if not data.test.is_images:
         return []
     test = data.test

@@ -51,7 +51,7 @@ class TrainingResult:
 
 
 def result_of(run: Run, untouched: dict[str, float], out: Path | None) -> TrainingResult:
-    """Evaluate a run that is done, and put together what there is to say of it; ``out`` is its folder."""
+    """Evaluate a finished run and collect its results; ``out`` is its folder."""
     config = run.config
     model = _model(run)
     samples_of_class = np.bincount(run.prepared.data.test.labels, minlength=run.prepared.data.test.num_classes)

@@ -89,7 +89,7 @@ class Run:
             raise UsageError(f"method {config.method} takes {', '.join(alone)} of one process: train without torchrun")
 
     def choose(self, loss: str, options: FilterOptions, averaging: float, keeps_features: bool) -> None:
-        """Train with what trials have found best; `averaging` is the weight of the trained layer in its average."""
+        """Train with the settings of the trials; `averaging` is the weight of the trained layer in its average."""
         self.averaging, self.keeps_features = averaging, keeps_features
         is_other = loss != self.loss_name
         if is_other:
@@ -99,7 +99,7 @@ class Run:
             self._use_filter(options)
 
     def _use_loss(self, name: str, method: Method) -> None:
-        """Make the loss of a method, and what depends on it: batches, learning rates and optimiser."""
+        """Make the loss of a method, with its batches, learning rates and optimiser."""
         config, classes = self.config, self.prepared.data.train.num_classes
         self.loss_name, self.method = name, method
         try:
@@ -121,7 +121,7 @@ class Run:
         self.optimizer = Optimizers(*network, self.loss, config.weight_decay, radians)
 
     def _use_filter(self, options: FilterOptions) -> None:
-        """Make the filter, and what depends on it: the inputs of the loss, and the log of the samples."""
+        """Make the filter, the inputs of the loss, and the log of the samples."""
         config, prepared, size, device = self.config, self.prepared, self.embedding_size, self.device
         self.filter_options, self.filter = options, self.make_filter(options)
         training = Training(config, prepared, size, device, self.filter.bank, self.world)
@@ -155,13 +155,13 @@ class Run:
 
     @property
     def position(self) -> str:
-        """What is done, in words."""
+        """The current activity, in words."""
         steps = self.under_way.steps
         return f"step {steps} of epoch {self.epoch + 1}" if steps else f"epoch {self.epoch}"
 
     @property
     def data_summary(self) -> dict[str, Any]:
-        """Name and sizes of what it trains on, and what an audit has made of it."""
+        """Name and sizes of the training data, and the changes by an audit."""
         data = self.prepared.data
         sizes = {"name": data.name, "train": list(data.train.inputs.shape), "classes": data.train.num_classes}
         if data.content:

@@ -26,7 +26,7 @@ from robustdml_ops.ops.classes.sweep import ClassSeen
 
 
 class ClassTerms(NamedTuple):
-    """What the loss of a sample is made of."""
+    """Sums over the classes from which the loss of a sample follows."""
 
     lse: Tensor  # (B,) log-sum-exp of the classes
     target: Tensor  # (B,) or (B, K) logits of the labels

@@ -286,7 +286,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
         return self.shards.begin_backward(loss, self._backward_check())
 
     def _backward_check(self) -> Callable[[Tensor], None] | None:
-        """What backward asks of dL/dloss, and of a bound optimiser, before anything is sent or updated."""
+        """Check dL/dloss and a bound optimiser in backward, before anything is sent or updated."""
         return None
 
     def _joint_inputs(self, inputs: LossInputs) -> LossInputs:

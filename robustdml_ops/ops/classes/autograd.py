@@ -118,7 +118,7 @@ def _checked_sweep(
     selected: Tensor | None,
     seen: ClassSeen | None,
 ) -> tuple[Tensor, Tensor, Saved]:
-    """The same, with what it saves for backward."""
+    """The same, and the tensors saved for backward."""
     check_finite_embeddings(X)
     problem.labels.check_range(count_selected(P, selected) // problem.centers)
     scale, bias = problem.scale, problem.bias

@@ -184,7 +184,7 @@ class ClassBackend(RowsBackend):
         raise NotImplementedError
 
     def sweep(self, similarities: Similarities, problem: ClassProblem, sums: ClassSums, request: "Request") -> Saved:
-        """Add all classes to ``sums``; what is saved for backward."""
+        """Add all classes to ``sums``; returns the tensors saved for backward."""
         if request.bounded and any(request.want) and self.saves_terms:
             similarities.E = terms_buffer(similarities)
         for chunk in similarities:
@@ -225,7 +225,7 @@ class LaneTerms(NamedTuple):
 
     @classmethod
     def room(cls, similarities: Similarities, problem: ClassProblem, request: Request) -> "LaneTerms":
-        """Memory for what the wanted gradients take."""
+        """Memory for the wanted gradients."""
         X, (embeddings, proxies) = similarities.X, request.want
         (B, D), H, entries = X.shape, problem.centers, problem.labels.labels.numel()
         kept = min(similarities.count, bytes_to_save(X.device) // (B * X.itemsize)) if proxies else 0

@@ -1,4 +1,4 @@
-"""What sums over pairs are: options and the interface of a backend; and that backend which is plain PyTorch."""
+"""Sums over pairs: options, the interface of a backend, and the backend in plain PyTorch."""
 
 import math
 from collections.abc import Sequence
