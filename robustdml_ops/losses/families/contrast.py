@@ -121,9 +121,11 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         if self.max_scale is not None and self.training:
             # By .data: a graph of another call stays right, as what it used is within the limit.
             self.logit_scale.data.clamp_(max=math.log(self.max_scale))
-        find_ids = partial(_both_ids, embeddings, others, negatives, (sample_ids, other_ids, negative_ids))
-        # On shards an error waits for the look at each other's input.
-        ids = None if self.shards.divided else find_ids()
+        find_ids, ids = None, None
+        if sample_ids is not None or other_ids is not None or negative_ids is not None:
+            find_ids = partial(_both_ids, embeddings, negatives, (sample_ids, other_ids, negative_ids))
+            # On shards an error waits for the look at each other's input.
+            ids = None if self.shards.divided else find_ids()
         loss, seen = None, self._observation
         if seen is not None:
             seen.begin()
@@ -159,7 +161,7 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         others: Tensor,
         negatives: Tensor | None,
         sample_weights: Tensor | None,
-        ids: Callable[[], Tensor | None],
+        ids: Callable[[], Tensor] | None,
     ) -> Tensor:
         """The loss by the sweep that is differentiable twice; ``ids``: see :func:`_both_ids`."""
         if negatives is not None:
@@ -178,7 +180,7 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
             if sample_weights is not None and sample_weights.requires_grad:
                 raise ValueError("sample_weights are constants of this loss: pass sample_weights.detach()")
             self._check_parameters()
-            return {**rows, "others": others, "ids": ids()}
+            return {**rows, "others": others, "ids": None if ids is None else ids()}
 
         return self._of_joint_batch(check, lambda **rows: self._fused_loss(negatives=negatives, **rows))
 
@@ -259,14 +261,12 @@ def _of_tensors(loss: TwoTowerLoss, *tensors: Any) -> Tensor:
     embeddings, others, logit_scale, logit_bias, _, _, weights, ids, _ = tensors
     own = {"logit_scale": logit_scale, "logit_bias": logit_bias}
     loss.__dict__["_parameters"] = {name: value for name, value in own.items() if value is not None}
-    return loss._general(embeddings, others, None, weights, lambda: ids)
+    return loss._general(embeddings, others, None, weights, None if ids is None else lambda: ids)
 
 
-def _both_ids(embeddings: Any, others: Any, negatives: Any, ids: tuple[Any, Any, Any]) -> Tensor | None:
-    """Ids of samples, of the others and of negatives as two columns, (B + m, 2) int64; None where none are given."""
+def _both_ids(embeddings: Any, negatives: Any, ids: tuple[Any, Any, Any]) -> Tensor:
+    """Ids of samples, of the others and of negatives as two columns, (B + m, 2) int64, of which some are given."""
     sample_ids, other_ids, negative_ids = ids
-    if sample_ids is None and other_ids is None and negative_ids is None:
-        return None
     if negative_ids is not None and negatives is None:
         raise ValueError("negative_ids without negatives: leave them out")
     columns = [

@@ -244,7 +244,7 @@ class PairGpuPlan(Plan):
         turned["lses"] = named["column_lse"]
         product(V, U.t(), named["S"])
         for launch in self.columns:
-            launch(*(turned.get(name) for name in launch.varying))
+            launch(*[turned.get(name) for name in launch.varying])
 
     def _sweep(self, named: dict[str, Any], sides: tuple[Tensor, Tensor], gradients: Any) -> None:
         """All chunks; ``gradients`` of unit anchors and candidates, or None where none are wanted yet."""
