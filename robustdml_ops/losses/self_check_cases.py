@@ -22,7 +22,7 @@ from robustdml_ops.losses.proxy_anchor import ProxyAnchorLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.losses.sigmoid import SigmoidLoss
 from robustdml_ops.losses.supcon import SupConLoss
-from robustdml_ops.ops.anchor.plan import STEPS as ANCHOR
+from robustdml_ops.ops.anchor.gpu_plan import STEPS as ANCHOR
 from robustdml_ops.ops.classes.gpu_plan import STEPS as CLASSES
 from robustdml_ops.ops.pairs.plan import STEPS as PAIRS
 from robustdml_ops.ops.self_check_cases import Inputs, Op, Ops, register_cases
