@@ -110,11 +110,10 @@ def fused_terms(
             tl.store(factors + rows, of_gradient, mask=rows < c)
             if scaled is not None:
                 of_rows = of_gradient if AS_THEY_ARE else factor
+                scaled_tiles = tl.make_tensor_descriptor(scaled, [c, D], [D, 1], [BLOCK_C, BLOCK_D])
                 for start in range(0, D, BLOCK_D):
-                    d = start + tl.arange(0, BLOCK_D)
                     v = v_tiles.load([item * BLOCK_C, start]).to(tl.float32) * of_rows[:, None]
-                    places = scaled + rows.to(tl.int64)[:, None] * D + d[None, :]
-                    tl.store(places, v.to(scaled.dtype.element_ty), mask=(rows < c)[:, None] & (d < D)[None, :])
+                    scaled_tiles.store([item * BLOCK_C, start], v.to(scaled.dtype.element_ty))
         else:
             rows = (item % sample_blocks) * BLOCK_B + tl.arange(0, BLOCK_B)
             plane = (first_place + part).to(tl.int64) * 2 + 1

@@ -268,7 +268,7 @@ def finish_launch(
     columns: bool = False,
     unit: bool = True,
 ) -> Finish:
-    """The gradient of ``n`` rows, of strides ``out``, from that of rows as multiplied, of strides ``V``, and ``unit``."""
+    """The gradient of ``n`` rows, of strides ``out``, from that of rows as multiplied, of strides ``V``, ``unit``."""
     from robustdml_ops.engine.rows.kernels import subtract_radial as kernel
 
     tile, rows = rows_launch(D, device.tile_of("rows", like)), (D, 1)

@@ -3,19 +3,22 @@
 The calls run on "meta" with the settings of a GPU, so that sizes are those of training and nothing is computed.
 """
 
+from collections import Counter
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
 import torch
 
 from robustdml_ops import losses, ops
+from robustdml_ops.backends import cards
 from robustdml_ops.backends.triton_device import tile_of
 from robustdml_ops.engine.rows.backends import TritonRows
 from robustdml_ops.ops.anchor.backends import epilogue_launch
 from robustdml_ops.ops.otsu.backends import TRITON_LONGEST
 from robustdml_ops.robust import PRISM, MemoryBank
-from tests.ahead_of_time import ARCHITECTURES, check, compiling, loops
-from tests.launches import everywhere
+from tests.ahead_of_time import ARCHITECTURES, check, compiling, instructions, loops
+from tests.launches import everywhere, fused_steps
 from tests.nightly import nightly_but
 
 F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
@@ -95,15 +98,17 @@ def of_classes(compute=F32):
     return {"scale": zeros(512, dtype=compute), "bias": zeros(512, dtype=compute)}
 
 
-def step(kind, dtype, D=128, B=256, C=512, *, products="high", weighted=False, **settings):
+def step(kind, dtype, D=128, B=256, C=512, *, products="high", weighted=False, fused=False, **settings):
     """A planned step of a loss with a class matrix; without a type bfloat16 and float32, as under autocast."""
     loss = kind(C, D, **settings).to(META, dtype or F32)
     X = zeros(B, D, dtype=dtype or BF16).requires_grad_()
-    given = {"sample_weights": zeros(B)} if weighted else {}
+    given = {"sample_weights": zeros(B, dtype=torch.bool if fused else F32)} if weighted else {}
 
     def call():
         torch.set_float32_matmul_precision(products)
-        loss(X, labels(B), **given).backward()
+        loss._plans = None  # those of another architecture
+        with fused_steps() if fused else nullcontext():
+            loss(X, labels(B), **given).backward()
         assert None not in loss._plans.known.values()
 
     return call
@@ -257,6 +262,13 @@ CALLS = {
     "step of ArcFace, margins of classes": step(losses.ArcFaceLoss, None, 99, 99, 501, margin=torch.rand(501)),
     "step of AdaFace, autocast": step(losses.AdaFaceLoss, None, 512, weighted=True),
     "step of Proxy-NCA, fp32": step(losses.ProxyNCALoss, F32, include_positive=False, products="highest"),
+    "fused step of Proxy-Anchor, bf16": step(losses.ProxyAnchorLoss, BF16, 512, 1024, fused=True),
+    "fused step of Proxy-Anchor, autocast": step(losses.ProxyAnchorLoss, None, 128, 256, fused=True, weighted=True),
+    "fused step of Proxy-Anchor, autocast, odd": step(losses.ProxyAnchorLoss, None, 104, 1008, 501, fused=True),
+    "fused step of softmax, bf16": step(losses.NormalizedSoftmaxLoss, BF16, 512, 1024, fused=True),
+    "fused step of softmax, autocast": step(losses.NormalizedSoftmaxLoss, None, fused=True),
+    "fused step of softmax, bf16, odd": step(losses.NormalizedSoftmaxLoss, BF16, 104, 1008, 504, fused=True),
+    "fused step of Proxy-NCA, bf16": step(losses.ProxyNCALoss, BF16, fused=True),
     "pairs of a bank": weighted(65_536),
     "pairs of a bank, shifted": weighted(65_536, alpha=1000.0),
     "pairs of a batch": pairs(partial(losses.MultiSimilarityLoss, epsilon=0.1), 1024, bank=False),
@@ -314,6 +326,8 @@ SHORT = (
     "terms, bf16",
     "step of Proxy-Anchor, autocast, odd",
     "step of softmax, bf16",
+    "fused step of Proxy-Anchor, bf16",
+    "fused step of softmax, bf16",
     "pairs of a bank",
     "contrast both ways",
     "distances of a batch",
@@ -325,7 +339,7 @@ SHORT = (
     "bank, bf16",
     "filter, vmf, fp32",
 )
-FUSED = {"fused_class_lse", "similarity"}  # they multiply themselves
+FUSED = {"fused_class_lse", "fused_terms", "similarity"}  # they multiply themselves
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -366,6 +380,22 @@ def test_instructions_an_element(name, alone, most, architecture, tmp_path):
     assert 10 < (len(sums) + len(gradient)) / a_thread <= most
     if name.startswith("step"):
         assert not any("BAR" in instruction for instruction in (*sums_alone, *gradient_alone))
+
+
+@pytest.mark.parametrize(("name", "most"), [("Proxy-Anchor", 4), ("softmax", 5)])
+@pytest.mark.usefixtures("as_in_training")
+def test_instructions_of_a_fused_step(name, most, tmp_path):
+    """An element is scaled, raised, added and rounded; terms of softmax are scaled once more. Tiles move by TMA."""
+    kernel = dict(compiled_for(90, f"fused step of {name}, bf16"))["fused_terms"]
+    tile = cards.CARDS["sm_90"].tiles["fused_terms"]
+    a_thread = tile["rows"] * tile["columns"] / (32 * tile["num_warps"])
+    code = [instruction.split()[0] for instruction in instructions(kernel, tmp_path)[0]]
+    counts = Counter(name.split(".")[0] for name in code)
+    assert code.count("MUFU.EX2") == a_thread
+    # Masks of tiles with labels, beside them, take FSEL and comparisons.
+    arithmetic = counts["FMUL"] + counts["FADD"] + counts["FFMA"] + counts["MUFU"] + code.count("F2FP.BF16.F32.PACK_AB")
+    assert 3.5 * a_thread <= arithmetic <= (most + 0.5) * a_thread
+    assert "cp.async.bulk.tensor" in kernel.asm["ptx"]
 
 
 @pytest.mark.usefixtures("as_in_training")

@@ -66,11 +66,12 @@ class ClassGpuPlan(GpuPlan):
             transposed, chunks = samples.t(), []
             for piece in self.pieces:
                 V, norms = self.chunk_of(piece, P, U, norm)
-                e = E if len(V) == C else E[piece.first : piece.last]
+                whole = len(V) == C
+                e = E if whole else E[piece.first : piece.last]
                 if S is None:
                     launch_with_scratch(piece.epilogue, V, samples, norms, labels, partials, e)
                 else:
-                    s = product(V, transposed, S[: len(V)])
+                    s = product(V, transposed, S if whole else S[: len(V)])
                     piece.epilogue(s, norms if of.as_they_are else None, labels, target, partials, e)
                 chunks.append((piece, e, V))
             factor, weighted = torch.empty_like(inverse_norm), torch.empty_like(samples)
