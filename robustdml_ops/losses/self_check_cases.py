@@ -73,7 +73,7 @@ _OF_CLASSES: Ops = {
     "AdaFaceLoss": _with_classes(AdaFaceLoss, scale=16.0),
 }
 # In bfloat16 alone, as the kernel is.
-_FUSED: Ops = _OF_ANCHORS | {name: _OF_CLASSES[name] for name in ("NormalizedSoftmaxLoss", "ProxyNCALoss")}
+_FUSED: Ops = {**_OF_ANCHORS, **{name: _OF_CLASSES[name] for name in ("NormalizedSoftmaxLoss", "ProxyNCALoss")}}
 _OF_PAIRS: Ops = {
     "ContrastiveLoss": _of_pairs(ContrastiveLoss),
     "MultiSimilarityLoss": _of_pairs(MultiSimilarityLoss),
