@@ -19,7 +19,6 @@ from unittest import mock
 import torch
 
 from robustdml_ops.backends import cards
-from robustdml_ops.engine import fused_plan
 from robustdml_ops.engine.similarity_chunks import accumulate, chunk_rows, product
 
 from ..shapes import BATCH, LARGE, MIDDLE, SMALL, SMALL_BATCH, Shape
@@ -219,10 +218,7 @@ def scaling(sheet: Sheet) -> None:
 
 def fused(sheet: Sheet) -> None:
     """Product and exponentials in one kernel against the present row, plain and recorded; how far they are apart."""
-    # The interpreter multiplies float32 alone.
-    operands = (*fused_plan.OPERANDS, torch.float32) if sheet.dry_run else fused_plan.OPERANDS
-    with mock.patch.object(fused_plan, "OPERANDS", operands):
-        variants(sheet, FUSED)
+    variants(sheet, FUSED)
 
 
 def settings(sheet: Sheet) -> None:
