@@ -258,7 +258,7 @@ def main(path: str, processor: str = "") -> None:
     with open(path) as file:
         measured = json.load(file)
     content = json.loads(CPU.read_text())
-    commit = measured["commit_info"]["id"][:10]
+    commit = measured["commit_info"]["id"][:7]
     for benchmark in measured["benchmarks"]:
         info = benchmark["extra_info"]
         new = {

@@ -222,6 +222,7 @@ def test_overlap_with_far_samples_is_not_taken_for_a_certain_rate(seed):
     assert LabelAuditor().fit(X, labels).wrong_share_[1] == 0
 
 
+@pytest.mark.nightly
 def test_scikit_learn_habits(monkeypatch):
     monkeypatch.setattr(rounds, "ROUNDS", (2, 1))  # Habits do not depend on how often a label is judged.
     checks = check_estimator(LabelAuditor(), on_fail=None, on_skip=None)

@@ -74,7 +74,7 @@ def nodes_named(name, root):
     return [node for node in found if node.name() == name]
 
 
-SHORT = {"normalized_softmax", "proxy_anchor", "supcon", "procsim"}
+SHORT = {"normalized_softmax", "supcon"}
 for _name in FAMILIES:
     register(f"no_memory_in_{_name}", partial(lacks_memory, _name), 2)
     if _name not in SHORT:

@@ -100,9 +100,10 @@ def of_loss(name, place):
         compare(place, name, way)
 
 
+SHORT = {"normalized_softmax", "proxy_anchor", "supcon", "memory_contrastive", "sigmoid"}
 for _name in (*LOSSES, *PAIRS, *TOWERS):
     register(_name, partial(of_loss, _name), 1, 2, 3)
-    NIGHTLY.update((size, f"factors.{_name}") for size in (1, 3))
+    NIGHTLY.update((size, f"factors.{_name}") for size in (1, 2, 3) if size != 2 or _name not in SHORT)
 
 
 def without_the_others_gradient(loss, mesh):

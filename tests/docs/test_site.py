@@ -153,7 +153,7 @@ def test_new_times_are_taken_into_the_stored_ones(tmp_path, monkeypatch):
     after = copy.read_text().splitlines()
     changed = [line for line in after if line.rstrip(",") not in {old.rstrip(",") for old in before}]
     assert len(after) == len(before) + 3 and len(changed) == 5
-    assert '"median_s": 2, "floor_s": 0.5, "commit": "0123456789"' in changed[0] and '"beyond_mb": 7.0' in changed[4]
+    assert '"median_s": 2, "floor_s": 0.5, "commit": "0123456"' in changed[0] and '"beyond_mb": 7.0' in changed[4]
 
 
 def test_links_between_files_become_links_between_pages():
