@@ -68,8 +68,8 @@ KINDS = {"Proxy-Anchor": losses.ProxyAnchorLoss, "normalised softmax": losses.No
 def test_traffic_of_bfloat16_proxies(row):
     """S is written and read, 8·B·C, dS written and read twice, 6·B·C; P is read four times; dP goes through float32.
 
-    So do the terms of softmax in place of dS. A fused step writes terms and reads them twice, 6·B·C, and no S. The least
-    is checked, too: what is not counted would pass as not moved.
+    So do the terms of softmax in place of dS. A fused step writes terms and reads them twice, 6·B·C, and no S. The
+    least is checked, too: what is not counted would pass as not moved.
     """
     B, C, D, fused = row["B"], row["C"], row["D"], row.get("fused", False)
     with fused_steps() if fused else nullcontext():
