@@ -13,7 +13,7 @@ from robustdml_ops.engine.gpu_plan import Common, Place
 # float32 and of bfloat16, and so are their quotients.
 LARGEST_EXPONENT = 44.0
 OPERANDS: tuple[torch.dtype, ...] = (torch.bfloat16,)  # float32 would have half the tile
-STEPS = {"triton": "fused_terms"}  # of the self-check of these steps
+STEPS = dict.fromkeys(("triton", "eager"), "steps")  # backends of the self-check of these steps
 ALIGNED = 16  # bytes, of rows and of their memory, that a tensor descriptor reads
 
 

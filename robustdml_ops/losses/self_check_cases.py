@@ -72,7 +72,7 @@ _OF_CLASSES: Ops = {
     "ArcFaceLoss, smoothed": _with_classes(ArcFaceLoss, scale=16.0, label_smoothing=0.1),
     "AdaFaceLoss": _with_classes(AdaFaceLoss, scale=16.0),
 }
-# In bfloat16 alone, as the kernel is.
+# The kernel serves bfloat16; the doctor names the steps by those of float32.
 _FUSED: Ops = {**_OF_ANCHORS, **{name: _OF_CLASSES[name] for name in ("NormalizedSoftmaxLoss", "ProxyNCALoss")}}
 _OF_PAIRS: Ops = {
     "ContrastiveLoss": _of_pairs(ContrastiveLoss),
@@ -89,5 +89,5 @@ _OF_A_BANK: Ops = {
 
 register_cases("anchor_steps", ANCHOR, *[_OF_ANCHORS] * 3)
 register_cases("classes_steps", CLASSES, *[_OF_CLASSES] * 3)
-register_cases("fused_steps", FUSED, {}, {}, _FUSED)
+register_cases("fused_steps", FUSED, _FUSED, {}, _FUSED)
 register_cases("pairs_steps", PAIRS, {**_OF_PAIRS, **_OF_A_BANK}, _OF_PAIRS, _OF_A_BANK)
