@@ -3,6 +3,7 @@
 The calls run on "meta" with the settings of a GPU, so that sizes are those of training and nothing is computed.
 """
 
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -16,7 +17,7 @@ from robustdml_ops.ops.classes.sweep import ClassSeen
 from robustdml_ops.ops.otsu.backends import TRITON_LONGEST
 from robustdml_ops.robust import PRISM, MemoryBank
 from tests.ahead_of_time import ARCHITECTURES, check, compiling, loops
-from tests.launches import everywhere
+from tests.launches import everywhere, fused_steps
 from tests.nightly import nightly_but
 
 F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
@@ -39,11 +40,11 @@ def matrices(B, C, D, dtype, columns=False):
     return X.requires_grad_(), P.requires_grad_()
 
 
-def compiled_for(architecture, name):
+def compiled_for(architecture, name, calls=None):
     """The kernels of a call; autocast's operands of bfloat16 PyTorch itself does not give to "meta"."""
     autocast = {"operand_dtype": lambda *_, **__: BF16} if "autocast" in name else {}
     with compiling(architecture) as compiled, everywhere(**autocast):
-        CALLS[name]()
+        (calls or CALLS)[name]()
     return compiled
 
 
@@ -100,15 +101,17 @@ def of_classes(compute=F32):
     return {"scale": zeros(512, dtype=compute), "bias": zeros(512, dtype=compute)}
 
 
-def step(kind, dtype, D=128, B=256, C=512, *, products="high", weighted=False, **settings):
+def step(kind, dtype, D=128, B=256, C=512, *, products="high", weighted=False, fused=False, **settings):
     """A planned step of a loss with a class matrix; without a type bfloat16 and float32, as under autocast."""
     loss = kind(C, D, **settings).to(META, dtype or F32)
     X = zeros(B, D, dtype=dtype or BF16).requires_grad_()
-    given = {"sample_weights": zeros(B)} if weighted else {}
+    given = {"sample_weights": zeros(B, dtype=torch.bool if fused else F32)} if weighted else {}
 
     def call():
         torch.set_float32_matmul_precision(products)
-        loss(X, labels(B), **given).backward()
+        loss._plans = None  # those of another architecture
+        with fused_steps() if fused else nullcontext():
+            loss(X, labels(B), **given).backward()
         assert None not in loss._plans.known.values()
 
     return call
@@ -362,7 +365,7 @@ SHORT = (
     "bank, bf16",
     "filter, vmf, fp32",
 )
-FUSED = {"fused_class_lse", "similarity"}  # they multiply themselves
+FUSED = {"fused_class_lse", "fused_terms", "similarity"}  # they multiply themselves
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -263,7 +263,7 @@ class TritonRows(RowsBackend):
         parameters, strides = rows_launch(G.shape[1], tile_of("rows", G)), (*G.stride(), *V.stride(), *out.stride())
         with current(G):
             kernel[grid_of(len(G), parameters["BLOCK_R"])](
-                G, V, inverse_norm if unit else None, None, out, *G.shape, *strides, **parameters
+                G, V, inverse_norm if unit else None, None, out, *G.shape, *strides, UNIT=unit, **parameters
             )
         return out
 
