@@ -134,3 +134,17 @@ def test_without_gradients(timed):
 def test_memory(in_own_process, contender):
     sizes = (LARGE.B, LARGE.C, LARGE.D)
     in_own_process("memory", contender, *sizes, group=f"memory, {LARGE}", contender=contender)
+
+
+@pytest.mark.parametrize("shape", [LARGE, WIDE], ids=str)
+@pytest.mark.parametrize("kind", ["normalized-softmax", "arcface"])
+def test_observed(timed, kind, shape):
+    """Probability, margin and rank of each sample, from the sweep of the step."""
+    observed, plain = Workload(shape), Workload(shape)
+    timed(
+        observed.contender(f"robustdml/{kind} observed"),
+        plain.contender(f"robustdml/{kind}"),
+        group=f"observed, {shape}; the floor is the plain step",
+        contender=f"robustdml/{kind} observed",
+        rounds=20,
+    )

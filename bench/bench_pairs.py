@@ -70,6 +70,22 @@ def test_step(timed, contender, shape, of_batch, of_bank):
     )
 
 
+@pytest.mark.parametrize("what", ["ids", "labels", "observed"])
+@pytest.mark.parametrize("shape", [LARGE, PairShape(8192, 512)], ids=str)
+@pytest.mark.parametrize("kind", ["ms", "contrastive", "supcon", "nt-xent"])
+def test_ids_labels_and_observation(timed, kind, shape, what):
+    """The floor is the plain step of the same loss."""
+    workload = PairWorkload(shape)
+    timed(
+        workload.related(kind, what),
+        workload.related(kind, "plain"),
+        group=f"pairs, {kind} beside the plain step, {shape}",
+        contender=f"robustdml/{kind} {what}",
+        rounds=15 if shape is LARGE else 5,
+        flops=None,
+    )
+
+
 def test_sweep_over_all_pairs(timed):
     """Every sample of a training set against every other, mining included, nothing N×N."""
     workload = PairWorkload(ALL)

@@ -6,12 +6,15 @@ import torch
 from robustdml_ops.losses import ProxyAnchorLoss
 from robustdml_ops.losses.sampling import draw_classes
 from robustdml_ops.python_ref import sampled_proxy_anchor_loss
+from robustdml_ops.robust import OwnClassFilter
 
+from . import large_steps
 from .optimizer_steps import step_of as optimizer_step_of
 from .workloads import Shape, Workload
 
 SHAPES = [Shape(256, 689, 64), Shape(256, 20_000, 64), Shape(256, 1_000_000, 128)]
 SHARES = [1.0, 0.3, 0.1, 0.03]
+VERY_MANY = Shape(512, 2_000_000, 64)
 
 
 def step_of(workload, share):
@@ -78,4 +81,48 @@ def test_step_within_the_sweep(timed, share, rule):
         group=f"{rule} within the sweep, sampled over all classes, {SHAPES[-1]}",
         contender=f"robustdml/proxy-anchor {rule} {share:.0%}",
         rounds=5,
+    )
+
+
+def check_large(contender):
+    """With all classes drawn each way is one step of the whole matrix: the same losses one after another."""
+    workload = Workload(Shape(32, 300, 16), "cpu")
+    steps = [large_steps.step_of(one, workload, 1.0) for one in (contender, "pytorch/softmax, float32")]
+    losses = [[float(step()) for _ in range(3)] for step in steps]
+    exact = contender.endswith("float32")
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4 if exact else 3e-2)
+
+
+@pytest.mark.parametrize("contender", large_steps.CONTENDERS)
+@pytest.mark.parametrize("share", [0.01, 0.1])
+def test_step_beside_pytorch(timed, contender, share):
+    """Loss, gradients and Adagrad's step of the rows drawn; the floor: the three products with these rows."""
+    check_large(contender)
+    workload, met = Workload(VERY_MANY, "cpu"), round(share * VERY_MANY.C)
+    floor = Workload(Shape(VERY_MANY.B, met, VERY_MANY.D), "cpu")
+    timed(
+        large_steps.step_of(contender, workload, share),
+        floor.products(),
+        group=f"softmax over {share:.0%} of the classes, with Adagrad, {VERY_MANY}",
+        contender=contender,
+        rounds=5,
+        flops=floor.flops(),
+        bytes=floor.bytes(),
+    )
+
+
+@pytest.mark.parametrize("judges", ["samples", "proxies"])
+def test_filter_beside_a_step(timed, judges):
+    """The filter of many classes, by the batch's samples or by proxies; the "floor" is the loss's step over 1 %."""
+    workload = Workload(VERY_MANY, "cpu")
+    X, y = workload.embeddings.detach(), workload.labels[: VERY_MANY.B // 4].repeat_interleave(4)
+    classes = workload.proxies.detach() if judges == "proxies" else None
+    judge = OwnClassFilter()
+    assert judge(X, y, classes).keep.shape == y.shape
+    timed(
+        lambda: judge(X, y, classes),
+        large_steps.step_of("robustdml/softmax, float32", workload, 0.01),
+        group=f"own-class filter, {VERY_MANY}; the floor is a step over 1% of the classes",
+        contender=f"robustdml/by {judges}",
+        rounds=20,
     )

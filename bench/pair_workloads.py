@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from robustdml_ops.engine.similarity_chunks import chunk_rows
-from robustdml_ops.ops import pair_lse
+from robustdml_ops.ops import ABSENT, pair_lse
 
 from . import rivals
 from .device import DEVICE
@@ -109,6 +110,24 @@ class PairWorkload:
             return found.mean() if found.dim() else found
 
         return loss, module.parameters()
+
+    def related(self, kind: str, what: str) -> Callable[[], list[Tensor]]:
+        """The step of ours with "ids", two samples each, or "labels", up to three a sample; "observed"; or "plain"."""
+        X, y, device = self.embeddings, self.labels, self.embeddings.device
+        module, more = FAMILIES[kind].module("robustdml", device), dict[str, Tensor]()
+        if what == "ids":
+            more["sample_ids"] = torch.arange(len(X), device=device) // 2
+        if what == "labels":
+            others = torch.randint(int(y.max()) + 1, (len(X), 2), device=device) + len(X)
+            others[:, 1] = torch.where(torch.arange(len(X), device=device) % 2 == 0, ABSENT, others[:, 1] + len(X))
+            y = torch.cat([y[:, None], others], dim=1)
+
+        def loss() -> Tensor:
+            with module.observed() if what == "observed" else nullcontext():
+                found: Tensor = module(X, y, **more)
+            return found
+
+        return self.loss_and_gradients(loss, towers=False)
 
     def of_peer(self, kind: str) -> Callable[[], Tensor]:
         """A loss that pytorch-metric-learning has in parts."""

@@ -1,6 +1,7 @@
 """The contenders over proxies: each runs one loss with both gradients, into fresh gradient memory."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any
 
@@ -96,7 +97,7 @@ class Workload:
             queries = P.detach()[: len(P) // 5]
             return lambda: list(nearest(queries, queries, 10, exclude_self=True))
         family = FAMILIES[kind]
-        target = self.target(words) if words else self.labels % (len(P) // family.centers)
+        target = self.target(words) if set(words) - {"observed"} else self.labels % (len(P) // family.centers)
         if who not in LIBRARIES:
             formula = family.rival(who)
             return self.loss_and_gradients(lambda: formula(X, P, target))
@@ -110,7 +111,8 @@ class Workload:
         function = module if called is None else (under_autocast(called, self.device) if self.amp else called)()
 
         def loss() -> Tensor:
-            found: Tensor = function(X, target, **given)
+            with module.observed() if "observed" in words else nullcontext():
+                found: Tensor = function(X, target, **given)
             return found.sum() if found.dim() else found
 
         return self.loss_and_gradients(loss, getattr(module, matrix), *others)

@@ -20,6 +20,7 @@ from .contrastive_softmax import info_nce_loss, nt_xent_loss, sigmoid_loss, supc
 from .margin_softmax import adaface_loss, angular_margin, arcface_loss, cosface_loss
 from .multi_similarity import informative_pairs, multi_similarity_loss
 from .normalized_softmax import normalized_softmax_loss
+from .observation import hardest_pairs, observed_classes
 from .own_class import own_class_p_clean
 from .prism_losses import soft_triple_loss, soft_triple_regularizer
 from .procsim import (
@@ -62,6 +63,7 @@ __all__ = [
     "contrastive_loss",
     "cosface_loss",
     "cosine_similarity",
+    "hardest_pairs",
     "info_nce_loss",
     "informative_pairs",
     "lambert_w",
@@ -71,6 +73,7 @@ __all__ = [
     "multi_similarity_loss",
     "normalized_softmax_loss",
     "nt_xent_loss",
+    "observed_classes",
     "otsu_threshold",
     "own_class_limits",
     "own_class_p_clean",

@@ -21,6 +21,7 @@ def contrastive_loss(
     distance: str = "euclidean",
     sample_weights: Tensor | None = None,
     reduction: str = "mean",
+    ids: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
     """Contrastive loss: hinges of all pairs, averaged over those above 0, positives and negatives apart.
 
@@ -33,7 +34,7 @@ def contrastive_loss(
 
     Parameters
     ----------
-    embeddings, labels : Tensor, (B, D) and (B,)
+    embeddings, labels : Tensor, (B, D) and (B,) or (B, K)
         Embeddings are normalised here. The label ``ABSENT``: the sample is absent.
     vectors, vector_labels : Tensor, (m, D) and (m,), optional
         The candidates; None: the samples themselves. See :func:`python_ref.pairs.pair_sets`.
@@ -45,6 +46,8 @@ def contrastive_loss(
         Multiply the terms of each anchor. Weight 0: the sample is absent, among the candidates as well.
     reduction : {"mean", "none"}
         "none" gives (B,), a loss per sample whose mean over samples of non-zero weight is L.
+    ids : tuple of Tensor, (B,) and (m,)
+        Of samples and vectors, see :func:`python_ref.pairs.pair_sets`.
 
     Returns
     -------
@@ -59,7 +62,7 @@ def contrastive_loss(
     >>> contrastive_loss(X, torch.tensor([0, 0, 1]), pos_margin=1.0, neg_margin=-0.5, distance="cosine")
     tensor(1.5000)
     """
-    candidates, positive, negative = batch_pairs(embeddings, labels, vectors, vector_labels, sample_weights)
+    candidates, positive, negative = batch_pairs(embeddings, labels, vectors, vector_labels, sample_weights, ids)
     if distance == "euclidean":
         S = -unit_distance(embeddings, candidates)
         pos_margin, neg_margin = -pos_margin, -neg_margin

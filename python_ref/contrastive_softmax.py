@@ -126,6 +126,7 @@ def supcon_loss(
     form: str = "outside",
     sample_weights: Tensor | None = None,
     reduction: str = "mean",
+    ids: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
     """SupCon: :func:`supcon_losses` of cosines over the temperature, averaged over those above 0.
 
@@ -133,7 +134,7 @@ def supcon_loss(
 
     Parameters
     ----------
-    embeddings, labels : Tensor, (B, D) and (B,)
+    embeddings, labels : Tensor, (B, D) and (B,) or (B, K)
         Embeddings are normalised here. The label ``ABSENT``: the sample is absent.
     vectors, vector_labels : Tensor, (m, D) and (m,), optional
         The candidates; None: the samples themselves. See :func:`python_ref.pairs.pair_sets`.
@@ -144,6 +145,8 @@ def supcon_loss(
         Multiply the losses. Weight 0: the sample is absent, among the candidates as well.
     reduction : {"mean", "none"}
         "none" gives (B,).
+    ids : tuple of Tensor, (B,) and (m,)
+        Of samples and vectors, see :func:`python_ref.pairs.pair_sets`.
 
     Returns
     -------
@@ -155,7 +158,7 @@ def supcon_loss(
     >>> supcon_loss(X, torch.tensor([0, 0, 1]), temperature=1.0)
     tensor(0.6931)
     """
-    candidates, positive, negative = batch_pairs(embeddings, labels, vectors, vector_labels, sample_weights)
+    candidates, positive, negative = batch_pairs(embeddings, labels, vectors, vector_labels, sample_weights, ids)
     Z = cosine_similarity(embeddings, candidates) / temperature
     losses = supcon_losses(Z, positive, negative, form) * negative.any()
     weighted = losses if sample_weights is None else losses * sample_weights
@@ -170,12 +173,13 @@ def nt_xent_loss(
     temperature: float = 0.07,
     sample_weights: Tensor | None = None,
     reduction: str = "mean",
+    ids: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
     """NT-Xent: the mean of :func:`nt_xent_losses` over all positive pairs.
 
     Parameters
     ----------
-    embeddings, labels, vectors, vector_labels, temperature, sample_weights
+    embeddings, labels, vectors, vector_labels, temperature, sample_weights, ids
         As in :func:`supcon_loss`.
     reduction : {"mean", "none"}
         "none" gives (B,), whose mean over samples of non-zero weight is the loss.
@@ -190,7 +194,7 @@ def nt_xent_loss(
     >>> nt_xent_loss(X, torch.tensor([0, 0, 1]), temperature=1.0)
     tensor(0.6931)
     """
-    candidates, positive, negative = batch_pairs(embeddings, labels, vectors, vector_labels, sample_weights)
+    candidates, positive, negative = batch_pairs(embeddings, labels, vectors, vector_labels, sample_weights, ids)
     Z = cosine_similarity(embeddings, candidates) / temperature
     losses = nt_xent_losses(Z, positive, negative).sum(1) / max(1, int(positive.sum()))
     return mean_over_samples(losses * count_present(losses, sample_weights), sample_weights, reduction)
@@ -205,6 +209,7 @@ def info_nce_loss(
     symmetric: bool = True,
     q: float | None = None,
     lam: float = 0.01,
+    duplicates: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """InfoNCE of two towers, whose rows i belong together: both directions' mean, or that of ``a`` alone.
 
@@ -221,6 +226,8 @@ def info_nce_loss(
     symmetric : bool
     q, lam : float
         RINCE; q None: InfoNCE.
+    duplicates : tuple of Tensor, (B, B + m) and (B, B) bool, optional
+        Pairs of ``a`` with its candidates, and of ``b`` with ``a``, that are no negatives.
 
     Returns
     -------
@@ -234,18 +241,25 @@ def info_nce_loss(
     weights = torch.ones(len(a), dtype=a.dtype) if sample_weights is None else sample_weights
     own = without_absent(torch.arange(len(a)), weights)
 
-    def mean_of(rows: Tensor, candidates: Tensor) -> Tensor:
+    def mean_of(rows: Tensor, candidates: Tensor, side: int) -> Tensor:
         Z = logit_scale.exp() * cosine_similarity(rows, candidates)
-        sets = pair_sets(own, torch.cat([own, own.new_full((len(candidates) - len(own),), -1)]))
-        each = supcon_losses(Z, *sets) if q is None else rince_losses(Z, *sets, q, lam)
+        positive, negative = pair_sets(own, torch.cat([own, own.new_full((len(candidates) - len(own),), -1)]))
+        if duplicates is not None:
+            negative = negative & ~duplicates[side]
+        each = supcon_losses(Z, positive, negative) if q is None else rince_losses(Z, positive, negative, q, lam)
         return mean_over_samples(each, weights)
 
-    there = mean_of(a, b if negatives is None else torch.cat([b, negatives]))
-    return (there + mean_of(b, a)) / 2 if symmetric else there
+    there = mean_of(a, b if negatives is None else torch.cat([b, negatives]), 0)
+    return (there + mean_of(b, a, 1)) / 2 if symmetric else there
 
 
 def sigmoid_loss(
-    a: Tensor, b: Tensor, logit_scale: Tensor, logit_bias: Tensor, sample_weights: Tensor | None = None
+    a: Tensor,
+    b: Tensor,
+    logit_scale: Tensor,
+    logit_bias: Tensor,
+    sample_weights: Tensor | None = None,
+    duplicates: Tensor | None = None,
 ) -> Tensor:
     """Zhai et al. 2023 (SigLIP), Eq. 1: a logistic loss for each pair of the batch.
 
@@ -261,6 +275,8 @@ def sigmoid_loss(
         Logarithm t' of the scale of the cosines, and bias b.
     sample_weights : Tensor, (B,), optional
         Multiply the terms of row i. Weight 0: the pair is absent.
+    duplicates : Tensor, (B, B) bool, optional
+        Pairs that are no negatives.
 
     Returns
     -------
@@ -274,4 +290,7 @@ def sigmoid_loss(
     weights = torch.ones(len(a), dtype=a.dtype) if sample_weights is None else sample_weights
     sign = 2 * torch.eye(len(a), dtype=a.dtype) - 1
     Z = logit_scale.exp() * cosine_similarity(a, b) + logit_bias
-    return mean_over_samples((-torch.nn.functional.logsigmoid(sign * Z) * (weights > 0)).sum(1), weights)
+    counted = (weights > 0).expand(len(a), -1)
+    if duplicates is not None:
+        counted = counted & ~duplicates | torch.eye(len(a), dtype=torch.bool)
+    return mean_over_samples((-torch.nn.functional.logsigmoid(sign * Z) * counted).sum(1), weights)

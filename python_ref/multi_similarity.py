@@ -64,6 +64,7 @@ def multi_similarity_loss(
     sample_weights: Tensor | None = None,
     candidate_weights: Tensor | None = None,
     reduction: str = "mean",
+    ids: tuple[Tensor | None, Tensor | None] = (None, None),
 ) -> Tensor:
     """Multi-similarity loss, ProcSim Eq. 5; with candidate weights, the braces of BSPML Eq. 7.
 
@@ -73,7 +74,7 @@ def multi_similarity_loss(
 
     Parameters
     ----------
-    embeddings, labels : Tensor, (B, D) and (B,)
+    embeddings, labels : Tensor, (B, D) and (B,) or (B, K)
         Embeddings are normalised here. The label ``ABSENT``: the sample is absent.
     vectors, vector_labels : Tensor, (m, D) and (m,), optional
         The candidates; None: the samples themselves. See :func:`python_ref.pairs.pair_sets`.
@@ -87,6 +88,8 @@ def multi_similarity_loss(
         Each logarithm is multiplied by the mean weight of the candidates in its set: Σ_{p∈P̂} w_p / |P̂|. Constants.
     reduction : {"mean", "none"}
         "mean" divides by the number of samples of non-zero weight, whether or not they have pairs.
+    ids : tuple of Tensor, (B,) and (m,)
+        Of samples and vectors, see :func:`python_ref.pairs.pair_sets`.
 
     Returns
     -------
@@ -99,7 +102,7 @@ def multi_similarity_loss(
     >>> multi_similarity_loss(X, torch.tensor([0, 0, 1]), beta=1.0, base=0.0, reduction="none")  # third: log(1 + 2)
     tensor([0.7566, 0.7566, 1.0986])
     """
-    candidates, positive, negative = batch_pairs(embeddings, labels, vectors, vector_labels, sample_weights)
+    candidates, positive, negative = batch_pairs(embeddings, labels, vectors, vector_labels, sample_weights, ids)
     if len(candidates) == 0:
         return mean_over_samples(0 * embeddings.sum(1), sample_weights, reduction)
     S = cosine_similarity(embeddings, candidates)

@@ -121,23 +121,29 @@ def check(name, kernel, architecture, folder: Path, tensor_cores: set[str]):
     assert (TENSOR_CORE.get(architecture, "mma.sync") in kernel.asm["ptx"]) == (name in tensor_cores), name
 
 
-def loops(compiled, folder: Path) -> list[list[str]]:
-    """The instructions of each innermost loop in SASS, the machine's own code, in its order."""
+def instructions(compiled, folder: Path) -> tuple[list[str], list[tuple[int, int]]]:
+    """All of SASS, the machine's own code, and the first and the end of its loops."""
     if not NVDISASM.exists():
         pytest.skip("nvdisasm is not installed: this Triton does not bring it")
     cubin = folder / "counted.cubin"
     cubin.write_bytes(compiled.asm["cubin"])
     listing = subprocess.run([str(NVDISASM), "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
-    instructions, labels, found = [], {}, []
+    listed, labels, found = [], {}, []
     for line in listing.splitlines():
         if label := re.match(r"\s*(\.L\w+):", line):
-            labels[label[1]] = len(instructions)
+            labels[label[1]] = len(listed)
         elif instruction := re.match(r"\s*/\*[0-9a-f]{4,}\*/\s+(.+?)\s*;", line):
-            instructions.append(instruction[1])
+            listed.append(instruction[1])
             target = re.search(r"\bBRA\b.*\((\.L\w+)\)", instruction[1])
             first = labels.get(target[1]) if target else None
-            if first is not None and first < len(instructions) - 1:  # one that leaps to itself ends the code
-                found.append((first, len(instructions)))
+            if first is not None and first < len(listed) - 1:  # one that leaps to itself ends the code
+                found.append((first, len(listed)))
+    return listed, found
+
+
+def loops(compiled, folder: Path) -> list[list[str]]:
+    """The instructions of each innermost loop, in the order of SASS."""
+    listed, found = instructions(compiled, folder)
     # Leaps back to what was moved out of the way look like loops around others.
     inner = [loop for loop in found if not any(loop != other and loop[0] <= other[0] < loop[1] for other in found)]
-    return [instructions[first:end] for first, end in sorted(inner)]
+    return [listed[first:end] for first, end in sorted(inner)]

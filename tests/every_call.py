@@ -114,7 +114,7 @@ LOSSES: dict[str, Call] = {
     "SuperContrastiveLoss": of_loss(losses.SuperContrastiveLoss),
     "SuperLoss": of_loss(losses.SuperLoss, lambda: {"losses": random(B).abs()}, differentiable=("losses",)),
 }
-NO_LOSS = {"ProcSimStep", "load_class_matrix", "start_class_matrix"}
+NO_LOSS = {"Observation", "ProcSimStep", "load_class_matrix", "start_class_matrix"}
 
 
 def scales() -> dict[str, Any]:

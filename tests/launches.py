@@ -5,6 +5,7 @@ kernels are noted and not run, and chunks and types are those of a GPU with 80 G
 """
 
 import contextlib
+import dataclasses
 import sys
 from collections import Counter
 from unittest import mock
@@ -95,6 +96,12 @@ def everywhere(**functions):
                 if place.startswith("robustdml_ops.") and hasattr(module, name):
                     stack.enter_context(mock.patch.object(module, name, function))
         yield
+
+
+def fused_steps():
+    """Within, all cards ask for steps that make product and exponentials in one kernel."""
+    rows = {name: dataclasses.replace(row, fused_steps=True) for name, row in cards.CARDS.items()}
+    return mock.patch.dict(cards.CARDS, rows)
 
 
 @contextlib.contextmanager

@@ -126,5 +126,8 @@ def predicted() -> str:
         of = (section, family, shape, "bfloat16")
         counts = (f"{flops / 1e12:.3g}", f"{step['gigabytes']:.3g}", str(step["launches"]))
         between = f"{max(computing, moving):.2g}–{computing + moving:.2g} ms"
-        lines.append([step["what"], _shape(shape), *counts, between, _time(*of, OURS), _time(*of, RECORDED)])
+        what, measured = step["what"], [_time(*of, OURS), _time(*of, RECORDED)]
+        if step.get("fused"):
+            what, measured = f"{what}, `fused_steps`", ["–", "–"]
+        lines.append([what, _shape(shape), *counts, between, *measured])
     return table(["loss", "shape", "TFLOP", "GB", "launches", "predicted", "measured", "recorded"], lines)

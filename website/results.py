@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from statistics import fmean
 
-from website import bench_tables, gpu_tables, host_tables, readme
+from website import bench_tables, gpu_tables, host_tables, readme, recipe_tables
 from website.tables import mean, score, stored, table
 
 BASELINE, FEW, DRAWN = "Untouched features", "few-classes", "drawn-kinds"
@@ -301,14 +301,16 @@ def many_identities() -> str:
     for run in stored("many-identities")["runs"]:
         found.setdefault((run["classes"], run["noise"], run["way"]), []).append(run)
     rows = []
-    for (classes, noise, way), runs in sorted(found.items(), key=lambda one: (one[0][0], one[0][1] != "right")):
+    for (classes, noise, way), runs in found.items():
 
         def value(name: str, digits: int, runs: list[dict[str, float]] = runs) -> str:
             return f"{fmean(run[name] for run in runs):.{digits}f}" if name in runs[0] else "–"
 
         found_values = [value("Recall@1", 3), value("TAR at FAR 1e-4", 3), value("kept", 2), value("kept, right", 2)]
+        found_values.append(value("surest, right", 2))
         rows.append([f"{classes:,}", noise, way, *found_values, value("seconds", 0), str(len(runs))])
-    titles = ["classes", "labels", "training", "Recall@1", "TAR at FAR 1e-4", "kept", "of it right", "seconds", "seeds"]
+    titles = ["classes", "labels", "training", "Recall@1", "TAR at FAR 1e-4"]
+    titles += ["kept", "of it right", "of the surest 60 % right", "seconds", "seeds"]
     return table(titles, rows)
 
 
@@ -358,6 +360,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "audit-calibration": audit_calibration,
     "audit-training": audit_training,
     "audit-classes": audit_classes,
+    "class-memory": recipe_tables.class_memory,
+    "photographs-found": recipe_tables.photographs_found,
+    "photographs-trained": recipe_tables.photographs_trained,
     "procsim-gain": procsim_gain,
     "claims": claims,
     "data-sets": data_sets,

@@ -42,7 +42,7 @@ _DIGITS = 64
 
 
 def cache_folder() -> Path:
-    """Folder for what can be made again: ``ROBUSTDML_CACHE``, or one in ``XDG_CACHE_HOME`` or ``~/.cache``."""
+    """Folder for data that can be computed again: ``ROBUSTDML_CACHE``, or one in ``XDG_CACHE_HOME`` or ``~/.cache``."""
     try:
         if chosen := os.environ.get("ROBUSTDML_CACHE"):
             return Path(chosen).expanduser()
@@ -57,7 +57,7 @@ _lasts = [True]
 
 
 def kept_folder(lasting: bool = True) -> Path:
-    """Folder for what is made of images: the cache folder, or one that ends with this process or `nothing_kept`."""
+    """Folder for data computed from images: the cache folder, or a temporary one under `nothing_kept`."""
     if lasting and _lasts[0]:
         return cache_folder()
     if not _temporary:
@@ -78,7 +78,7 @@ def nothing_kept() -> Iterator[None]:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder of the cache; what is read from it makes results, so nobody else may write to it."""
+    """Make a folder of the cache. Results depend on its files, so only this user may write to it."""
     top = cache_folder()
     # Each in turn: the ones between would be made with the rights of any folder.
     for place in [one for one in (*reversed(folder.parents), folder) if one.is_relative_to(top)] or [folder]:

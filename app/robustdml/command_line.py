@@ -1,4 +1,4 @@
-"""A parser of the command line that says what may have been meant, and in one line how the command is used."""
+"""A parser of the command line that suggests the nearest option and shows the usage in one line."""
 
 import argparse
 import json
@@ -26,7 +26,7 @@ class CommandParser(argparse.ArgumentParser):
         self.usage = " ".join(["%(prog)s [OPTIONS]", *needed, "  (--help lists the options)"])
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, and refuse what is unknown: the parser of a command does so itself, and shows its own usage."""
+        """Parse, and refuse unknown arguments; the parser of a command does so itself and shows its own usage."""
         parsed, unknown = super().parse_known_args(args, namespace)
         options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         if options:
@@ -99,7 +99,7 @@ def print_json(results: Mapping[str, Any]) -> None:
 
 
 def say_left_out(command: str, left_out: Sequence[str], notes: Sequence[str] = ()) -> None:
-    """Say how data was read, what is kept of it, and name the first few of what was left out, with the reason."""
+    """Print how data was read, how much is cached, and the first few files left out, with the reason."""
     kept = what_is_kept()
     for note in dict.fromkeys([*notes, *([kept] if kept else [])]):
         say(f"robustdml {command}: {note}", sys.stderr)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from robustdml.errors import UsageError
-from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, FilterOptions
+from robustdml.filters.options import AUDIT, FILTERS, NO_FILTER, OWN_CLASS, FilterOptions
 from robustdml.methods import METHODS, option_groups
 from robustdml.options import Options, OptionSet, option
 from robustdml_ops.robust import PRISM
@@ -69,7 +69,8 @@ class TrainingConfig(Options):
     start: str | None = option(
         None,
         "the embedding layer as it starts: random (He's normal distribution), the principal axes of the features, or "
-        "these whitened within classes (default: whitened for robust, principal if it finetunes; else random)",
+        "these whitened within classes (default: whitened for robust, principal if it finetunes and for many-classes; "
+        "else random)",
         choices=STARTS,
     )
     averaging: float | None = option(
@@ -123,6 +124,8 @@ class TrainingConfig(Options):
                 raise UsageError(f"{given}: a random start is nothing to go back to; give start {WHITENED} as well")
         if self.micro_batch is not None and not self.finetune:
             raise UsageError(f"micro_batch={self.micro_batch} is for finetune, where the backbone trains: leave it out")
+        if METHODS[self.method].has_stages and self.epochs < 2:
+            raise UsageError(f"epochs={self.epochs}: method {self.method} has two stages and needs 2 or more")
         if self.warmup >= self.epochs:
             raise UsageError(f"warmup={self.warmup:g}: expected fewer than the {self.epochs} epochs")
         for group in self.options.groups:
@@ -141,14 +144,16 @@ class TrainingConfig(Options):
         kind, method = self.filter_options.kind, METHODS[self.method]
         if kind != NO_FILTER and not method.takes_filter:
             raise UsageError(f"filter {kind}: method {self.method} weighs samples itself; use filter none")
-        if kind == AUDIT and self.noise_rate is not None:
+        if kind == OWN_CLASS and not method.has_stages:
+            raise UsageError(f"filter {kind} judges labels between two stages: method {self.method} has one")
+        if kind in (AUDIT, OWN_CLASS) and self.noise_rate is not None:
             raise UsageError(f"noise_rate={self.noise_rate} has no effect on filter {kind}, which estimates it")
         if FILTERS.get(kind) == "proxy" and method.proxies is None:
             raise UsageError(f"filter {kind} needs proxies, and method {self.method} has none; use prism-average")
 
     @property
     def layer_start(self) -> str:
-        """How the embedding layer begins: the setting, or what the method asks for."""
+        """How the embedding layer begins: the setting, or the method's default."""
         if self.start is not None:
             return self.start
         start = METHODS[self.method].start
@@ -165,7 +170,7 @@ class TrainingConfig(Options):
 
     @property
     def network_learning_rate(self) -> float:
-        """Learning rate of the network: the setting, or what the method asks for."""
+        """Learning rate of the network: the setting, or the method's default."""
         return METHODS[self.method].learning_rate if self.learning_rate is None else self.learning_rate
 
     def rate_factor(self, done: float) -> float:
@@ -178,7 +183,7 @@ class TrainingConfig(Options):
 
     @property
     def filter_options(self) -> FilterOptions:
-        """The filter: the setting, or what the method asks for."""
+        """The filter: the setting, or the method's default."""
         return METHODS[self.method].filter if self.filter is None else self.filter
 
     @property

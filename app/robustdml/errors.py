@@ -18,7 +18,7 @@ OBEYED = "[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
 
 
 class UsageError(ValueError):
-    """What the user asked for cannot be done as asked; the message says what to change."""
+    """The command cannot be carried out as given; the message says what to change."""
 
 
 class UnknownNameError(UsageError):
@@ -46,7 +46,7 @@ def say(text: str, file: TextIO | None = None) -> None:
 
 
 def few(names: Sequence[str]) -> str:
-    """Name the first few of what may be many."""
+    """Name the first few of possibly many."""
     more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
     return "; ".join(map(in_one_line, names[:MAX_NAMED])) + more
 

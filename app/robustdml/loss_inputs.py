@@ -37,7 +37,7 @@ class Training(NamedTuple):
 
 
 class LossInput:
-    """An input of a loss; what it learns, it learns between batches."""
+    """An input of a loss that may learn between batches."""
 
     module: nn.Module | None = None  # State that goes into checkpoints
     observed: tuple[str, ...] = ()  # The names of what `observe` gives
@@ -52,27 +52,27 @@ class LossInput:
         return torch.from_numpy(self._train.labels[rows]).to(self._training.device)
 
     def fit(self, on_progress: OnProgress) -> None:
-        """Do what comes before the first epoch."""
+        """Called before the first epoch."""
 
     def loaded(self) -> None:
-        """Do what is due after the state of `module` was loaded."""
+        """Called after the state of `module` was loaded."""
 
     def start_epoch(self, epoch: int, embed: Callable[[], Tensor]) -> None:
-        """Do what comes before every epoch."""
+        """Called before every epoch."""
 
     def arguments(self, rows: Rows) -> dict[str, Any]:
-        """Give what the loss takes for a batch."""
+        """Keyword arguments of the loss for a batch."""
         raise NotImplementedError
 
     def observe(self, arguments: dict[str, Any]) -> dict[str, Tensor]:
-        """Give what is to be logged of each sample of a batch."""
+        """Values to log for each sample of a batch."""
         return {}
 
     def after_step(self, rows: Rows, embeddings: Tensor, keep: Tensor | None) -> None:
-        """Do what comes after the optimiser's step."""
+        """Called after the optimiser's step."""
 
     def scores(self) -> dict[str, Singles]:
-        """Say what it holds of each training sample, after the last epoch."""
+        """Values of each training sample, after the last epoch."""
         return {}
 
     def record(self) -> dict[str, float]:

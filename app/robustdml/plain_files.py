@@ -41,7 +41,7 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 
 def check_plain(path: Path, kind: str) -> None:
-    """Refuse what is there and no plain file: a pipe is never read to its end, nor are some devices."""
+    """Refuse a path that exists and is no plain file: reading a pipe, or some devices, never ends."""
     try:
         status = path.stat()
     except (OSError, ValueError):  # It is told where it is opened.

@@ -137,6 +137,7 @@ class Lines(Recorder):
             f"loss {record['loss']:.4g}",
             f"Recall@1 {record['precision_at_1']:.4f}" if "precision_at_1" in record else "",
             f"{record['seconds']:.3g} s",
+            f"{record['samples'] / record['seconds']:.3g} samples/s" if record.get("samples") else "",
             "" if self._training is None else self._training.left(self._epochs_done, self._epochs),
         )
 

@@ -29,7 +29,7 @@ Vectors: TypeAlias = Array | Tensor  # Embeddings or features, (N, D)
 
 
 def check_retrieval(labels: Labels) -> None:
-    """Refuse labels of which no two are equal."""
+    """Refuse labels that are all different."""
     if int(np.bincount(labels).max(initial=0)) < 2:
         raise UsageError("retrieval needs a test class with at least 2 samples")
 

@@ -67,7 +67,7 @@ class DataSettings(Options):
 
 @dataclass(frozen=True)
 class PlaceSettings(Options):
-    """Where it runs, and what it writes."""
+    """Settings of the device and of the files that are written."""
 
     device: str = option("auto", "auto, cpu, cuda, …", heading="where")
     logger: str = option("none", "tensorboard: event files in OUT/tensorboard", choices=("none", "tensorboard"))
@@ -92,7 +92,7 @@ class Given:
 
 
 def all_settings() -> dict[str, Setting]:
-    """List the settings of ``robustdml train`` by name, those of all registered methods among them."""
+    """List the settings of ``robustdml train`` by name, including those of all registered methods."""
     groups: list[type[Options]] = [DataSettings, TrainingConfig, PlaceSettings, *option_groups()]
     declared = [group.settings() for group in groups]
     # A setting of the filter that is not given is the one that the method asks for.
@@ -270,8 +270,9 @@ def _without_effect(config: TrainingConfig) -> dict[str, str]:
     if config.backbone == UNTRAINED or is_own_code(config.backbone):
         found["augment"] = f"on backbone {config.backbone}, whose images are taken as they are"
     # The proxies of ProcSim are within.
-    if config.method != "procsim" and all(METHODS[name].proxies is None for name in method.losses or (config.method,)):
-        found["proxy_learning_rate"] = f"on method {config.method}, whose loss has no proxies"
+    losses = [METHODS[name] for name in method.losses or (config.method,)]
+    if config.method != "procsim" and all(loss.proxies is None or loss.proxy_radians for loss in losses):
+        found["proxy_learning_rate"] = f"on method {config.method}, whose loss has no proxies, or a rate of its own"
     if own[NegativeOptions].share == 1:
         found["softmax.correct_negatives"] = "where all classes count, without a negative.share below 1"
     if not own[AdaptiveOptions].per_class:
@@ -334,12 +335,12 @@ def make_group(kind: type[Group], given: Mapping[str, Given]) -> Group:
 
 
 def value_of(given: Mapping[str, Given], name: str) -> Any:
-    """Value of a setting: what was given, or its default."""
+    """Value of a setting, or its default."""
     return given[name].value if name in given else all_settings()[name].default
 
 
 def _filter(method: str, given: Mapping[str, Given]) -> FilterOptions:
-    """Put together what is given of a filter, and what the method asks for."""
+    """Combine the filter settings given with the method's defaults."""
     own = {name.partition(".")[2]: g.value for name, g in given.items() if name.startswith(f"{FilterOptions.name}.")}
     base = METHODS[method].filter
     if "kind" in own:
@@ -360,7 +361,7 @@ def write_settings(path: Path, settings: Mapping[str, Any]) -> None:
 
 
 class SettingsFile(Recorder):
-    """Writes the settings of a run when it begins: what is refused leaves no file, and changes none."""
+    """Writes the settings of a run when it begins, so that refused settings leave no file and change none."""
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
         self._path, self._settings = path, settings

@@ -100,7 +100,7 @@ def _of_objects(path: Path, text: str) -> TableOf:
 
 
 def open_parquet(path: Path) -> Any:
-    """Read a file of Parquet, as pyarrow has it."""
+    """Read a Parquet file with pyarrow."""
     check_plain(path, "table")
     try:
         import pyarrow.parquet as parquet

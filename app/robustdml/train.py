@@ -5,6 +5,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from robustdml.config import TrainingConfig
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
 from robustdml.evaluation import untouched_metrics
-from robustdml.methods import Method
+from robustdml.methods import METHODS, Method
 from robustdml.networks.preparation import prepare, resolve_device
 from robustdml.progress import OnProgress, Recorder, silent
 from robustdml.retrieval import check_retrieval, retrieval_metrics
@@ -30,6 +31,7 @@ from robustdml.run.checkpoint import (
 from robustdml.run.preemption import EndSignals, Pauses
 from robustdml.run.result import TrainingResult, result_of
 from robustdml.run.run import Run
+from robustdml.run.stages import choose_second_stage, is_between_stages
 from robustdml.run.trials import prepare_run
 from robustdml.trained.embedder import MODEL_FILE
 from robustdml.world import ALONE, World
@@ -110,6 +112,8 @@ def train(
     ):
         torch.manual_seed(config.seed)
         world.require_same({**config.flat(), "resume": resume, "a folder is given": out is not None, **_traits(data)})
+        if world.size > 1 and METHODS[config.method].has_stages:
+            raise UsageError(f"method {config.method} trains on one process: train without torchrun")
         prepared = world.first(lambda: prepare(config, data, chosen, on_progress))
         checkpoint = read_checkpoint(out / CHECKPOINT) if resume and out is not None else None
         start = None if checkpoint is None else start_in(checkpoint, config, prepared)
@@ -143,6 +147,9 @@ def train(
                 recorder.start(run.history, run.epochs)
             signals.held = True
             while run.epoch < run.epochs:
+                if is_between_stages(run):
+                    signals.unless_received(partial(choose_second_stage, run, on_progress))
+                    pauses()  # It ends here where a signal broke that off.
                 run.take_steps(on_progress, recorders, pauses)
                 metrics: dict[str, float] | None = {}
                 if evaluate_each_epoch or run.epoch + 1 == run.epochs:

@@ -46,7 +46,7 @@ class World:
         return result
 
     def part(self, rows: Rows) -> Rows:
-        """Own rows of a batch; those of all processes, in order, make up the batch."""
+        """Own rows of a batch; the rows of all processes, in the order of ranks, are the batch."""
         return np.array_split(rows, self.size)[self.rank]
 
     def wrap(self, network: nn.Module) -> nn.Module:
@@ -91,6 +91,14 @@ class World:
         ]
         if differing:
             raise UsageError(f"{few(differing)}: start all processes with the same settings, data and checkpoint")
+
+    def summed(self, values: Tensor) -> Tensor:
+        """The sum of the values of all processes."""
+        if self.size == 1:
+            return values
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
 
     def merged(self, values: Tensor) -> Tensor:
         """Put together values that each process has some of, NaN for the others; the last of several counts."""

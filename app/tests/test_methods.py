@@ -235,3 +235,21 @@ def test_the_distance_of_the_contrastive_loss_is_the_one_that_was_chosen(cluster
     )
     X, labels = torch.tensor([[1.0, 0.0], [0.8, 0.6], [0.6, 0.8]]), torch.tensor([0, 0, 1])
     assert not torch.allclose(euclidean(X, labels), cosine(X, labels))
+
+
+@pytest.mark.parametrize(
+    ("method", "names"),
+    [
+        ("arcface", ("own_probability", "own_margin", "own_rank")),
+        ("contrastive", ("hardest_positive", "hardest_negative")),
+    ],
+)
+def test_means_of_what_the_loss_sees(noisy, method, names):
+    history = train(replace(PROXIES, method=method, epochs=2), noisy, device="cpu").history
+    for record in history:
+        assert {name for name in record if name.startswith(("own_", "hardest_"))} == set(names)
+    if method == "arcface":
+        first, last = history[0], history[-1]
+        assert 0 < first["own_probability"] < last["own_probability"] <= 1
+        assert first["own_margin"] < last["own_margin"]
+        assert first["own_rank"] > last["own_rank"] >= 1

@@ -114,8 +114,8 @@ def test_many_at_once(page):
     assert here(page) == (3, 3)
 
 
-def test_suspects_by_rank_class_and_pair_of_classes(page):
-    """Every order has every suspect; in that of pairs those of a label and a proposal stand together."""
+def test_suspects_by_rank_class_pair_and_spread_over_the_classes(page):
+    """Every order has every suspect. Spread orders take one suspect of each class in turn, the worst of it first."""
 
     def arranged(order):
         page.run("[...document.querySelectorAll('#bar select')][1].value = arguments[0]; arrange()", order)
@@ -123,14 +123,18 @@ def test_suspects_by_rank_class_and_pair_of_classes(page):
             "return rows.map(row => [data.samples[row].rank, data.samples[row].label, data.samples[row].proposed])"
         )
 
-    ranks, classes, pairs = (arranged(order) for order in ("worst", "class", "pair"))
-    assert ranks == sorted(ranks) and sorted(classes) == sorted(pairs) == ranks and len(ranks) > 10
+    ranks, classes, pairs, spread = (arranged(order) for order in ("worst", "class", "pair", "spread"))
+    assert ranks == sorted(ranks) and sorted(classes) == sorted(pairs) == sorted(spread) == ranks and len(ranks) > 10
     for rows, key in ((classes, slice(1, 2)), (pairs, slice(1, 3))):
         seen = [tuple(row[key]) for row in rows]
         together = [one for one, before in zip(seen, [None, *seen], strict=False) if one != before]
         assert len(together) == len({*together}), together
     counts = Counter(tuple(row[1:]) for row in pairs)
     assert [counts[tuple(row[1:])] for row in pairs] == sorted((counts[tuple(row[1:])] for row in pairs), reverse=True)
+    assert spread != ranks
+    turns = [sum(label == other for _, other, _ in ranks[: ranks.index(row)]) for row in spread for label in [row[1]]]
+    assert turns == sorted(turns) and len({label for _, label, _ in spread[: turns.count(0)]}) == turns.count(0) > 1
+    assert spread == sorted(spread, key=lambda row: (turns[spread.index(row)], row[0]))
 
 
 def test_decisions_from_page_to_folder(page, audited, tmp_path):

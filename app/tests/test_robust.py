@@ -1,6 +1,7 @@
 """Trials of `robust` choose a learning rate, a filter, and the average of the layer with its start."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from robustdml.noise import with_wrong_labels
 from robustdml.progress import silent
 from robustdml.run import contestants, held_out, trials
 from robustdml.run.checkpoint import start_in
+from robustdml.run.choice import Setting, best_setting
 from robustdml.run.evidence import Tally, rows_of
 from robustdml.run.held_out import leave_out_by_group
 from robustdml.run.run import Run
@@ -109,6 +111,12 @@ def test_samples_of_held_out_classes_do_not_shape_thestart_in_a_trial():
     assert narrow and all(run.keeps_features for run in narrow)
 
 
+SETTINGS = [
+    Setting("contrastive", FilterOptions(), factor, averaging)
+    for factor, averaging in [*product((1, contestants.FASTER), trials.TRIED), (1, 0.0)]
+]
+
+
 @pytest.mark.parametrize(
     ("gains", "expected"),
     [
@@ -120,10 +128,8 @@ def test_samples_of_held_out_classes_do_not_shape_thestart_in_a_trial():
     ],
 )
 def test_of_what_gains_nearly_alike_the_one_that_moves_least_is_taken(gains, expected):
-    found = trials.Trials(begun(TrainingConfig(), mixture(30)), silent)
-    found.tallies = {key: tally([gain] * 9) for key, gain in zip(found.tallies, gains, strict=True)}
-    place, supported = found.winner()
-    assert supported and list(found.tallies)[place][2:] == expected
+    best, supported = best_setting(dict(zip(SETTINGS, (tally([gain] * 9) for gain in gains), strict=True)))
+    assert supported and (best.factor, best.averaging) == expected
 
 
 def test_what_plainly_lost_on_one_split_is_not_tried_on_the_next():
@@ -148,13 +154,14 @@ def test_what_plainly_lost_on_one_split_is_not_tried_on_the_next():
 )
 def test_of_two_losses_the_one_that_gains_more_is_taken(own, other, expected):
     """However far it moves the layer: what that means differs between losses."""
-    found = trials.Trials(begun(TrainingConfig(), mixture(30, 4)), silent)
     gains = {"contrastive": own, "proxy-anchor": other}
-    found.tallies = {
-        key: Tally(9, 0.03) if gains[key[0]] is None else tally([gains[key[0]]] * 9) for key in found.tallies
+    measured = {
+        setting._replace(loss=loss): Tally(9) if gain is None else tally([gain] * 9)
+        for loss, gain in gains.items()
+        for setting in SETTINGS[:3]
     }
-    place, supported = found.winner()
-    assert list(found.tallies)[place][0] == expected and supported == (own > 0)
+    best, supported = best_setting(measured)
+    assert best.loss == expected and supported == (own > 0)
 
 
 @pytest.mark.parametrize(("gain", "doubt"), [(-0.01, False), (0.01, True), (0.1, False)])
@@ -184,10 +191,10 @@ def test_of_large_or_few_classes_one_loss_is_tried():
 
 
 def test_a_run_with_the_second_loss_goes_on_with_it_and_says_so(tmp_path, monkeypatch):
-    def winner(self):
-        return next(place for place, key in enumerate(self.tallies) if key[0] == "proxy-anchor"), True
+    def best(tallies):
+        return next(setting for setting in tallies if setting.loss == "proxy-anchor"), True
 
-    monkeypatch.setattr(trials.Trials, "winner", winner)
+    monkeypatch.setattr(trials, "best_setting", best)
     data, config = mixture(40, 4), TrainingConfig(epochs=4, batch_size=64)
     whole, resumed = check_resume(config, data, tmp_path, stop=1)
     for result in (whole, resumed):

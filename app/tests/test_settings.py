@@ -166,7 +166,7 @@ def test_a_filter_that_is_named_is_not_put_on_trial():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "triplet"}, "method 'triplet': expected one of robust, proxy-anchor"),
+        ({"method": "triplet"}, "method 'triplet': expected one of robust, many-classes, proxy-anchor"),
         ({"amp": "fp8"}, "amp 'fp8'"),
         ({"seed": -1}, "seed=-1"),
         ({"learning_rate": 0.0}, "learning_rate=0.0"),

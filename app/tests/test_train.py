@@ -232,7 +232,8 @@ def test_rates_follow_warm_up_and_cosine_and_the_backbone_has_its_own(tiny_image
     config = replace(config, learning_rate=4.0, backbone_learning_rate=2.0, proxy_learning_rate=1.0)
     config = replace(config, schedule="cosine", warmup=1.0)
     run, rates = begun(config, tiny_images), []
-    monkeypatch.setattr(run.optimizer, "step", lambda: rates.append([one["lr"] for one in run.optimizer.param_groups]))
+    network = run.optimizer.network
+    monkeypatch.setattr(network, "step", lambda: rates.append([one["lr"] for one in network.param_groups]))
     for _ in range(config.epochs):
         run.take_steps(silent, ())
         run.next_epoch({})

@@ -31,6 +31,8 @@ def draw_photographs(root, classes, each, size):
 )
 def test_from_a_thousand_photographs_to_pages_with_suspects_and_with_what_was_found(tmp_path):
     draw_photographs(tmp_path / "photos", 50, 20, (1600, 1200))
+    draw_photographs(tmp_path / "new-photos", 8, 10, (400, 300))
+    (tmp_path / "decisions.csv").write_text(f"sample,class,decision,label\n{tmp_path}/photos/class 1/1-1.jpg,,drop,\n")
     blocks = [block for block in read_blocks() if block.page == "docs/start.md" and block.language == "bash"]
     walk = [block.text for block in blocks if "--out out/audit" in block.text or "robustdml search" in block.text]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -39,6 +41,8 @@ def test_from_a_thousand_photographs_to_pages_with_suspects_and_with_what_was_fo
         subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env={**os.environ, "PATH": path}, check=True)
 
         assert "data:image/jpeg" in (tmp_path / page).read_text()
+    made = ("clean/class 1/1-2.jpg", "out/clean/report.html", "out/evaluated/evaluation.html", "out/model.pt2.json")
+    assert all((tmp_path / file).exists() for file in made) and not (tmp_path / "clean/class 1/1-1.jpg").exists()
     suspects = (tmp_path / "out/audit/labels.csv").read_text().splitlines()
     wrong = [line for line in suspects if line.split(",")[5] == "wrong"]
     assert 70 <= len(wrong) <= 130

@@ -19,8 +19,8 @@ from . import ROOT
 from .results import BACKENDS, BEGUN, DTYPES, FAILED, TIME, append, read, stored, table, winners
 
 # In order of worth, with their shares of the time. Each has processes of its own.
-SECTIONS = {"build": 8, "correctness": 4, "steps": 5, "settings": 5, "ceilings": 1, "scaling": 2, "tests": 4}
-SECTIONS |= {"sanitizer": 4, "profile": 1}
+SECTIONS = {"build": 8, "correctness": 4, "fused": 3, "steps": 5, "settings": 4, "ceilings": 1, "scaling": 2}
+SECTIONS |= {"tests": 4, "sanitizer": 4, "profile": 1}
 PARTS = {"correctness": [f"{backend} {dtype}" for backend in BACKENDS for dtype in DTYPES]}  # side by side
 OF_NATIVE = {"correctness", "tests", "settings", "sanitizer"}  # the native module is built before them
 TRIES, GRACE_S = 8, 10.0  # of a section that crashes; beyond its time, for the row it is at

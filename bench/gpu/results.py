@@ -171,7 +171,7 @@ def remark(row: dict[str, Any]) -> str:
 def winners(rows: list[dict[str, Any]]) -> dict[str, str]:
     """The fastest variant of each group of settings, of those that were measured at every step of it."""
     times: dict[str, dict[str, dict[tuple[str, ...], float]]] = defaultdict(lambda: defaultdict(dict))
-    for row in (row for row in rows if row["section"] == "settings" and row["status"] == OK):
+    for row in (row for row in rows if row["section"] in ("fused", "settings") and row["status"] == OK):
         group, _, variant = row["who"].partition("; ")
         times[group][variant][key(row)[1:4]] = row["step_s"]
     won = {}

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
 from importlib.util import find_spec
@@ -45,10 +46,17 @@ STEPS = (
 )
 
 ANCHOR, SOFTMAX = (("proxy-anchor", LARGE), ("proxy-anchor", SMALL)), (("softmax", LARGE), ("softmax", SMALL))
+FUSED, PRESENT = ("fused", "recorded"), dict(cards.CARDS)
 FORWARD = tuple(("P_clean", replace(MIDDLE, D=D)) for D in (64, 128, 512))
 PAIRS = (("multi-similarity", BATCH),)
+IN_L2 = {
+    "chunk_least_mb": 33,
+    "chunk_most_mb": 33,
+}  # chunks that an H200's 50 MB hold: of recorded steps, as many launches
 # The steps of a group, and fields of a row that change; or, in groups by kernel, numbers of its tile.
 VARIANTS: dict[str, tuple[tuple[tuple[str, Shape], ...], list[dict[str, Any]]]] = {
+    "fused": ((*ANCHOR, *SOFTMAX), [{"fused_steps": True}]),
+    "recorded": ((*ANCHOR, *SOFTMAX), [{"fused_steps": True}, {"fused_steps": True, **IN_L2}, IN_L2]),
     "backends": ((*ANCHOR, *SOFTMAX, *PAIRS), [{"backends": ("native", "triton", "eager")}]),
     "chunk": ((*ANCHOR, *SOFTMAX), [{"chunk_least_mb": mb, "chunk_most_mb": mb} for mb in (64, 256, 512, 2048, 4096)]),
     "saved": (SOFTMAX, [{"saved_share": 1 << 50}]),
@@ -167,13 +175,18 @@ def ceilings(sheet: Sheet) -> None:
         sheet.row("products of a chunk", who, partial(of_chunk, sheet.device, dtype, given, who), given, dtype)
 
 
+def shortened(results: list[torch.Tensor], shape: Shape) -> list[torch.Tensor]:
+    """Value and gradients of a step, of which the first rows are compared."""
+    found = [each.detach() for each in results]
+    by_rows = [each.t() if each.shape == (shape.D, shape.C) else each for each in found]
+    return [each[:4096].clone() if each.dim() else each for each in by_rows]
+
+
 def timed(sheet: Sheet, family: str, who: str, shape: Shape, dtype: str) -> str:
     """A contender's row, with the relative distances of its value and gradients from ours."""
 
     def results(of: str) -> list[torch.Tensor]:
-        found = [each.detach() for each in contenders.step(family, of, shape, dtype, sheet.device)()]
-        by_rows = [each.t() if each.shape == (shape.D, shape.C) else each for each in found]
-        return [each[:4096].clone() if each.dim() else each for each in by_rows]
+        return shortened(contenders.step(family, of, shape, dtype, sheet.device)(), shape)
 
     def facts() -> dict[str, Any]:
         found = measure(contenders.step(family, who, shape, dtype, sheet.device), sheet.device)
@@ -203,15 +216,35 @@ def scaling(sheet: Sheet) -> None:
         timed(sheet, family, who, replace(sized(sheet, LARGE), C=k if sheet.dry_run else 10**k), "bfloat16")
 
 
+def fused(sheet: Sheet) -> None:
+    """Product and exponentials in one kernel against the present row, plain and recorded; how far they are apart."""
+    variants(sheet, FUSED)
+
+
 def settings(sheet: Sheet) -> None:
-    """Every variant of the card's row of cards.json, at every step of its group."""
+    """Every other variant of the card's row of cards.json, at every step of its group."""
+    variants(sheet, [group for group in VARIANTS if group not in FUSED])
+
+
+def variants(sheet: Sheet, groups: Sequence[str]) -> None:
+    """The variants of the groups; the steps of "recorded" are CUDA graphs."""
 
     def facts(group: str, changes: dict[str, Any], family: str, shape: Shape) -> dict[str, Any]:
-        device = torch.device(sheet.device)
+        device, given = torch.device(sheet.device), (shape, "bfloat16", sheet.device)
         with mock.patch.dict(cards.CARDS, {cards.architecture(device): changed(cards.card(device), group, changes)}):
-            return measure(contenders.step(family, OURS, shape, "bfloat16", sheet.device), sheet.device)
+            step = contenders.step(family, GRAPH if group == "recorded" else OURS, *given)
+            found = measure(step, sheet.device)
+            if group in FUSED and changes:
+                pairs = list(zip(shortened(step(), shape), present(family, *given), strict=True))
+                found["apart"] = [float((one - other).norm() / other.norm().clamp(min=1e-30)) for one, other in pairs]
+            return found
 
-    for group, (tried, _) in VARIANTS.items():
+    def present(family: str, shape: Shape, *given: str) -> list[torch.Tensor]:
+        with mock.patch.dict(cards.CARDS, PRESENT):
+            return shortened(contenders.step(family, OURS, shape, *given)(), shape)
+
+    for group in groups:
+        tried = VARIANTS[group][0]
         for (family, shape), (name, changes) in itertools.product(tried, named(group).items()):
             given = sized(sheet, shape)
             sheet.row(family, f"{group}; {name}", partial(facts, group, changes, family, given), given, "bfloat16")

@@ -74,13 +74,17 @@ struct ClassSums {
     T* target;      // (B, K) out: logits of the labels, where their classes are in this chunk
     double*
         weighted;  // (B,) in/out: sum of logit_weights * logit over the classes that are no labels, or null
+    // All three or none, over the classes that count and are no labels:
+    const T* own;   // (B,) in: similarity with the own class
+    T* nearest;     // (B,) in/out: largest similarity so far
+    double* above;  // (B,) in/out: number of similarities so far above `own`
 
     static constexpr auto fields() {
         return std::tuple{
-            field("shift", &ClassSums::shift),
-            field("total", &ClassSums::total),
-            field("target", &ClassSums::target),
-            field("weighted", &ClassSums::weighted),
+            field("shift", &ClassSums::shift),   field("total", &ClassSums::total),
+            field("target", &ClassSums::target), field("weighted", &ClassSums::weighted),
+            field("own", &ClassSums::own),       field("nearest", &ClassSums::nearest),
+            field("above", &ClassSums::above),
         };
     }
 };

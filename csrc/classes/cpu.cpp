@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "classes/cpu_pooling.h"
+#include "classes/cpu_seen.h"
 #include "common/cpu/clones.h"
 #include "math/exp.h"
 #include "math/limits.h"
@@ -115,7 +116,7 @@ ROBUSTDML_HD void add_weighted(const ClassChunk<T>& c, T weight, const Line<T>& 
 template <class T>
 ROBUSTDML_HD void forward_range(const ClassChunk<T>& c, const LabelSets& labels, T* target,
                                 std::int64_t begin, std::int64_t end, T* shift, double* total,
-                                double* weighted, T* weights) {
+                                double* weighted, const Seen<T, double>& seen, T* weights) {
     const std::int64_t B = c.B, K = c.labels_each, stride = c.centers * B;
     const std::int64_t* sorted = labels.sorted_labels;
     std::int64_t place = std::lower_bound(sorted, sorted + B * K, labels.first_label + begin) - sorted;
@@ -143,6 +144,9 @@ ROBUSTDML_HD void forward_range(const ClassChunk<T>& c, const LabelSets& labels,
                 target[entry] = static_cast<T>(double(scale_of(c, k)) * cosine * s[entry / K] + bias);
             }
             if (weighted) add_weighted(c, c.logit_weights[k], line, s, labels.order, first, place, weighted);
+            for (std::int64_t x = 0; seen.own && x < B; x += kColumns)
+                see_class(c, labels, {first, place}, k, s + x, cosine, x, std::min(kColumns, B - x),
+                          Seen<T, double>{seen.own + x, seen.nearest + x, seen.above + x});
             // The row of a class that is somebody's label, as few are, becomes logits, so that one can be
             // taken out whatever the slope is.
             if (place > first || c.drop_similar_negatives) to_logits(c, line, cosine, s, 0, B);
@@ -212,8 +216,8 @@ ROBUSTDML_HD void backward_range(const ClassChunk<T>& c, const LabelSets& labels
 #define ROBUSTDML_STAMP(T)                                                                             \
     ROBUSTDML_CLONES void forward_clone(const ClassChunk<T>& c, const LabelSets& labels, T* target,    \
                                         std::int64_t begin, std::int64_t end, T* shift, double* total, \
-                                        double* weighted, T* weights) {                                \
-        forward_range(c, labels, target, begin, end, shift, total, weighted, weights);                 \
+                                        double* weighted, const Seen<T, double>& seen, T* weights) {   \
+        forward_range(c, labels, target, begin, end, shift, total, weighted, seen, weights);           \
     }                                                                                                  \
     ROBUSTDML_CLONES void backward_clone(const ClassChunk<T>& c, const LabelSets& labels,              \
                                          const ClassUpstream<T>& upstream, std::int64_t begin,         \
@@ -245,10 +249,18 @@ void class_lse(const ClassChunk<T>& chunk, const LabelSets& labels, const ClassS
     for (std::int64_t i = 0; i < B * threads; ++i)
         shift[i] = std::max(static_cast<T>(sums.shift[i % B]), -kLargest<T>);
     std::vector<double> total(B * threads, 0.0), weighted(sums.weighted ? B * threads : 0, 0.0);
+    std::vector<T> nearest(sums.own ? B * threads : 0, -kInfinity<T>);
+    std::vector<double> above(nearest.size(), 0.0);
     over_classes(chunk, threads, [&](int t, std::int64_t begin, std::int64_t end, T* weights) {
+        Seen<T, double> seen{};
+        if (sums.own) seen = {sums.own, nearest.data() + B * t, above.data() + B * t};
         forward_clone(chunk, labels, sums.target, begin, end, shift.data() + B * t, total.data() + B * t,
-                      sums.weighted ? weighted.data() + B * t : nullptr, weights);
+                      sums.weighted ? weighted.data() + B * t : nullptr, seen, weights);
     });
+    for (std::int64_t i = 0; sums.own && i < B * threads; ++i) {
+        sums.nearest[i % B] = std::max(sums.nearest[i % B], nearest[i]);
+        sums.above[i % B] += above[i];
+    }
     const auto factor = [](double from, double to) { return from == to ? 1.0 : std::exp(from - to); };
     // In the order of the threads, so the same call gives the same bits.
     for (std::int64_t x = 0; x < B; ++x) {

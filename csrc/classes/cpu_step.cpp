@@ -112,7 +112,8 @@ bool class_step(const ClassStep<T>& step, const T* X, const T* P, const std::int
     const ClassTerms<T> terms{dP ? E : nullptr, dP ? step.kept : 0, dP ? inverse_norm.data() : nullptr,
                               slopes.empty() ? nullptr : slopes.data(), dX ? rows.data() : nullptr};
     sweep.dX = dX ? G.data() : nullptr;
-    if (class_terms(whole, sets, terms, {total.data(), target.data()}, sweep)) return false;
+    if (class_terms(whole, sets, terms, {total.data(), target.data(), nullptr, nullptr, nullptr}, sweep))
+        return false;
 
     double sum = 0;
     for (std::int64_t x = 0; x < B; ++x) {

@@ -31,9 +31,16 @@ bool class_sweep(const ClassChunk<T>& whole, const LabelSets& labels, const Clas
     const std::int64_t B = sweep.B, blocks = sweep.blocks();
     std::vector<double> shift(B * blocks, -std::numeric_limits<double>::infinity()), total(B * blocks, 0.0);
     std::vector<double> weighted(sums.weighted ? B * blocks : 0, 0.0);
+    std::vector<T> nearest(sums.own ? B * blocks : 0, -std::numeric_limits<T>::infinity());
+    std::vector<double> above(nearest.size(), 0.0);
     const bool out_of_reach = sweep_lanes(sweep, [&](const Chunk<T>& part) {
-        const ClassSums<T> of_block{shift.data() + B * part.block, total.data() + B * part.block, sums.target,
-                                    sums.weighted ? weighted.data() + B * part.block : nullptr};
+        const ClassSums<T> of_block{shift.data() + B * part.block,
+                                    total.data() + B * part.block,
+                                    sums.target,
+                                    sums.weighted ? weighted.data() + B * part.block : nullptr,
+                                    sums.own,
+                                    sums.own ? nearest.data() + B * part.block : nullptr,
+                                    sums.own ? above.data() + B * part.block : nullptr};
         class_lse(chunk_of(whole, part), labels_of(labels, whole, part), of_block, 1);
     });
     // In the order of the blocks, so the same call gives the same bits.
@@ -51,6 +58,11 @@ bool class_sweep(const ClassChunk<T>& whole, const LabelSets& labels, const Clas
                 sums.total[x] += total[B * block + x] * std::exp(shift[B * block + x] - sums.shift[x]);
         for (std::int64_t block = 0; sums.weighted && block < blocks; ++block)
             for (std::int64_t x = begin; x < end; ++x) sums.weighted[x] += weighted[B * block + x];
+        for (std::int64_t block = 0; sums.own && block < blocks; ++block)
+            for (std::int64_t x = begin; x < end; ++x) {
+                sums.nearest[x] = std::max(sums.nearest[x], nearest[B * block + x]);
+                sums.above[x] += above[B * block + x];
+            }
     });
     return out_of_reach;
 }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "classes/cpu_pooling.h"
+#include "classes/cpu_seen.h"
 #include "common/cpu/clones.h"
 #include "common/cpu/parts.h"
 #include "math/exp.h"
@@ -29,11 +30,6 @@ ROBUSTDML_HD Exponents<T> exponents_of(const ClassChunk<T>& c, std::int64_t k, T
     const double bias = (c.bias ? double(c.bias[k]) : 0.0) - kTermShift;
     return {static_cast<T>(kLog2E * class_scale(c, k) * cosine), static_cast<T>(kLog2E * bias)};
 }
-
-// Where labels of a class are among the sorted ones.
-struct LabelRange {
-    std::int64_t begin, end;
-};
 
 // e[x] = 2^exponent for the samples from `from` on, exactly 0 for labels and above the limits; a sum of them
 // is added to `sum`.
@@ -74,9 +70,10 @@ struct LabelResults {
 template <class T>
 ROBUSTDML_HD void terms_of_class(const ClassChunk<T>& c, const LabelSets& labels, const LabelRange& own,
                                  std::int64_t k, std::int64_t from, std::int64_t columns, T* sum,
-                                 const LabelResults<T>& results) {
+                                 const LabelResults<T>& results, const Seen<T, T>& seen) {
     T* s = c.S + k * c.B + from;
     const T cosine = cosine_factor(c, k), factor = class_scale(c, k) * cosine;
+    if (seen.own) see_class(c, labels, own, k, s, cosine, from, columns, seen);
     const Exponents<T> line = exponents_of(c, k, cosine);
     if (own.begin == own.end && !c.drop_similar_negatives && line.offset > T(-120)) {
 #pragma omp simd
@@ -105,9 +102,10 @@ ROBUSTDML_HD void terms_of_class(const ClassChunk<T>& c, const LabelSets& labels
 template <class T>
 ROBUSTDML_HD void terms_of_centers(const ClassChunk<T>& c, const LabelSets& labels, const LabelRange& own,
                                    std::int64_t k, std::int64_t from, std::int64_t columns, T* sum,
-                                   const LabelResults<T>& results, T* weights) {
+                                   const LabelResults<T>& results, const Seen<T, T>& seen, T* weights) {
     T pooled[kColumns], inverse[kColumns], gradient[kColumns];
     pool(c, k, from, columns, pooled, inverse, weights);
+    if (seen.own) see_class(c, labels, own, k, pooled, T(1), from, columns, seen);
     const T scale = class_scale(c, k);
     exponentials_but(c, labels, own, exponents_of(c, k, T(1)), pooled, T(1), from, columns, gradient, sum);
 #pragma omp simd
@@ -134,35 +132,51 @@ ROBUSTDML_HD void terms_of_centers(const ClassChunk<T>& c, const LabelSets& labe
     }
 }
 
-// S of a chunk becomes E; `total` (B,) or null grows by its sums.
+// What a chunk adds to its block, (B,) each, or null.
+template <class T>
+struct TermSums {
+    double* total;
+    Seen<T, double> seen;
+};
+
+// S of a chunk becomes E; `block` grows by its sums.
 template <class T>
 ROBUSTDML_HD void terms_of_chunk(const ClassChunk<T>& c, const LabelSets& labels,
-                                 const LabelResults<T>& results, double* total, T* weights) {
+                                 const LabelResults<T>& results, const TermSums<T>& block, T* weights) {
     const std::int64_t* sorted = labels.sorted_labels;
     const std::int64_t entries = c.B * c.labels_each;
     const std::int64_t begin = std::lower_bound(sorted, sorted + entries, labels.first_label) - sorted;
     for (std::int64_t from = 0; from < c.B; from += kColumns) {
         const std::int64_t columns = std::min(kColumns, c.B - from);
-        T sum[kColumns];
+        T sum[kColumns], nearest[kColumns], above[kColumns];
         std::fill(sum, sum + columns, T(0));
+        std::fill(nearest, nearest + columns, -kInfinity<T>);
+        std::fill(above, above + columns, T(0));
+        const Seen<T, T> seen{block.seen.own ? block.seen.own + from : nullptr, nearest, above};
         LabelRange own{begin, begin};
         for (std::int64_t k = 0; k < c.classes; ++k) {
             own.begin = own.end;
             while (own.end < entries && sorted[own.end] == labels.first_label + k) ++own.end;
             if (c.pooling == Pooling::none)
-                terms_of_class(c, labels, own, k, from, columns, sum, results);
+                terms_of_class(c, labels, own, k, from, columns, sum, results, seen);
             else
-                terms_of_centers(c, labels, own, k, from, columns, sum, results, weights);
+                terms_of_centers(c, labels, own, k, from, columns, sum, results, seen, weights);
         }
-        for (std::int64_t x = 0; total && x < columns; ++x) total[from + x] += sum[x];
+        for (std::int64_t x = 0; block.total && x < columns; ++x) block.total[from + x] += sum[x];
+        for (std::int64_t x = 0; seen.own && x < columns; ++x) {
+            T& known = block.seen.nearest[from + x];
+            known = std::max(known, nearest[x]);
+            block.seen.above[from + x] += above[x];
+        }
     }
 }
 
 // target_clones takes no templates: one plain function per type.
-#define ROBUSTDML_STAMP(T)                                                                         \
-    ROBUSTDML_CLONES void terms_clone(const ClassChunk<T>& c, const LabelSets& labels,             \
-                                      const LabelResults<T>& results, double* total, T* weights) { \
-        terms_of_chunk(c, labels, results, total, weights);                                        \
+#define ROBUSTDML_STAMP(T)                                                                      \
+    ROBUSTDML_CLONES void terms_clone(const ClassChunk<T>& c, const LabelSets& labels,          \
+                                      const LabelResults<T>& results, const TermSums<T>& block, \
+                                      T* weights) {                                             \
+        terms_of_chunk(c, labels, results, block, weights);                                     \
     }
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
@@ -199,13 +213,13 @@ struct Pass {
 
     // E of a chunk, where own.S is.
     ChunkRows<T> make(LaneMemory<T>& own, int lane, const SharedFactors& shared, std::int64_t first,
-                      std::int64_t count, const LabelResults<T>& results, double* total) {
+                      std::int64_t count, const LabelResults<T>& results, const TermSums<T>& block) {
         const ChunkRows<T> rows = similarities(sweep, shared, own, first, count, out_of_reach);
         const std::int64_t first_class = first / whole.centers;
         ClassChunk<T> chunk = whole.part(first_class, count / whole.centers);
         chunk.S = own.S;
         chunk.inverse_norm = rows.as_they_are ? own.inverse_norm.get() : nullptr;
-        terms_clone(chunk, labels_from(first_class), results, total, weights.data() + room * lane);
+        terms_clone(chunk, labels_from(first_class), results, block, weights.data() + room * lane);
         return rows;
     }
 
@@ -241,14 +255,17 @@ bool class_terms(const ClassChunk<T>& whole, const LabelSets& labels, const Clas
     const std::int64_t B = sweep.B, D = sweep.D, H = whole.centers, blocks = sweep.blocks();
     Pass<T> pass(whole, labels, terms, sweep);
     const SharedFactors shared = shared_factors(sweep, sweep.X, false);
-    std::vector<double> totals(B * blocks, 0.0);
+    std::vector<double> totals(B * blocks, 0.0), above(sums.own ? B * blocks : 0, 0.0);
+    std::vector<T> nearest(above.size(), -kInfinity<T>);
     if (terms.label_slopes) std::fill_n(terms.label_slopes, B * whole.labels_each * H, T(0));
     if (terms.label_rows) std::fill_n(terms.label_rows, B * whole.labels_each * D, T(0));
     take_chunks(sweep, [&](LaneMemory<T>& own, int lane, std::int64_t block, std::int64_t first,
                            std::int64_t count, T* G, bool first_of_block) {
         own.S = pass.in_place(first, count) ? terms.E + first * B : own.room.get();
-        const ChunkRows<T> rows = pass.make(own, lane, shared, first, count,
-                                            {sums.target, terms.label_slopes}, totals.data() + B * block);
+        TermSums<T> of_block{totals.data() + B * block, {}};
+        if (sums.own) of_block.seen = {sums.own, nearest.data() + B * block, above.data() + B * block};
+        const ChunkRows<T> rows =
+            pass.make(own, lane, shared, first, count, {sums.target, terms.label_slopes}, of_block);
         if (G) multiply_into_batch(sweep, own, rows.V, count, G, !first_of_block);
         if (terms.label_rows)
             pass.for_labels(first, count, [&](std::int64_t entry, std::int64_t h, std::int64_t row) {
@@ -262,7 +279,12 @@ bool class_terms(const ClassChunk<T>& whole, const LabelSets& labels, const Clas
     // In the order of the blocks, so the same call gives the same bits.
     std::fill_n(sums.total, B, 0.0);
     for (std::int64_t block = 0; block < blocks; ++block)
-        for (std::int64_t x = 0; x < B; ++x) sums.total[x] += totals[B * block + x];
+        for (std::int64_t x = 0; x < B; ++x) {
+            sums.total[x] += totals[B * block + x];
+            if (!sums.own) continue;
+            sums.nearest[x] = std::max(sums.nearest[x], nearest[B * block + x]);
+            sums.above[x] += above[B * block + x];
+        }
     return pass.out_of_reach;
 }
 
@@ -305,7 +327,7 @@ bool class_terms_backward(const ClassChunk<T>& whole, const LabelSets& labels, c
                 rows = {unit_rows(sweep, own, rows.V, count), false};
             }
         } else {
-            rows = pass.make(own, lane, shared, first, count, {nullptr, nullptr}, nullptr);
+            rows = pass.make(own, lane, shared, first, count, {nullptr, nullptr}, TermSums<T>{});
         }
         gradients(of_rows, of_weighted, own, rows, first, count, static_cast<T*>(nullptr), false,
                   [&](const Rows<T>& dV) {

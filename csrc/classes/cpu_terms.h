@@ -43,9 +43,16 @@ template <class T>
 struct ClassTermSums {
     double* total;  // (B,) out: Z
     T* target;      // (B, K) out: logits of the labels, where their classes are in the sweep
+    const T* own;   // see ClassSums
+    T* nearest;
+    double* above;
 
     static constexpr auto fields() {
-        return std::tuple{field("total", &ClassTermSums::total), field("target", &ClassTermSums::target)};
+        return std::tuple{
+            field("total", &ClassTermSums::total), field("target", &ClassTermSums::target),
+            field("own", &ClassTermSums::own),     field("nearest", &ClassTermSums::nearest),
+            field("above", &ClassTermSums::above),
+        };
     }
 };
 

@@ -4,7 +4,7 @@
 
 #include "common/keywords.h"
 #include "optim/bind.h"
-#include "pairs/cpu.h"
+#include "pairs/cpu_relations.h"
 #include "pairs/cpu_step.h"
 
 #if defined(ROBUSTDML_CUDA)
@@ -23,8 +23,8 @@ void bind_pair_problem(py::module_& m, const std::string& type, const std::strin
     define(m, name + "_whole" + suffix, cpu::pair_whole_sweep<T, Problem>, "shape", "problem", "rows",
            "columns", "X", "candidates", "dX", "dcandidates");
     define(m, name + "_step" + suffix, cpu::pair_step<T, Problem>, "shape", "formula", "problem", "X",
-           "candidates", "labels", "candidate_labels", "weights", "logit_scale", "logit_bias", "dX",
-           "dcandidates", "dlogit_scale", "dlogit_bias", "loss");
+           "candidates", "labels", "candidate_labels", "weights", "logit_scale", "logit_bias", "ids",
+           "candidate_ids", "dX", "dcandidates", "dlogit_scale", "dlogit_bias", "loss");
 #if defined(ROBUSTDML_CUDA)
     define(m, name + "_cuda" + suffix,
            py::overload_cast<const cuda::Pairs<T>&, const Problem&, std::uintptr_t>(cuda::pair_sums<T>),
@@ -46,6 +46,20 @@ void bind_pairs_of(py::module_& m, const std::string& suffix) {
 }
 
 inline void bind_pairs(py::module_& m) {
+    // Its address goes into a PairChunk, which it has to outlive.
+    py::class_<cpu::Relations>(m, "PairRelations", py::module_local())
+        .def(py::init([](Address labels, Address candidate_labels, std::int64_t n, std::int64_t candidates,
+                         std::int64_t labels_each, Address ids, Address candidate_ids, std::int64_t ids_each,
+                         bool keeps_positives) {
+                 const auto numbers = FromPython<const std::int64_t*>::convert;
+                 return new cpu::Relations(numbers(labels), numbers(candidate_labels), n, candidates,
+                                           labels_each, numbers(ids), numbers(candidate_ids), ids_each,
+                                           keeps_positives);
+             }),
+             py::kw_only(), py::arg("labels"), py::arg("candidate_labels"), py::arg("n"), py::arg("m"),
+             py::arg("labels_each"), py::arg("ids"), py::arg("candidate_ids"), py::arg("ids_each"),
+             py::arg("keeps_positives"))
+        .def("address", [](const cpu::Relations& relations) { return Address(&relations); });
     define(m, "narrow_labels", cpu::narrow_labels, "labels", "count", "narrow");
     define_struct<cpu::PairFormula>(m, "PairFormula");
     bind_pairs_of<float>(m, "_f32");

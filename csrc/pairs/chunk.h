@@ -11,6 +11,10 @@
 
 namespace robustdml {
 
+namespace cpu {
+struct Relations;
+}
+
 // Of a row that takes no part; every other number is a class.
 template <class Label>
 constexpr Label kAbsent = std::numeric_limits<Label>::min();
@@ -37,6 +41,12 @@ struct PairChunk {
     const T* inverse_norm;
     // CPU only, (m,) in: 1 / |candidate|, in the same way; null: the candidates are unit rows.
     const T* candidate_inverse_norm;
+    // CPU only, in: several labels and ids; null: there are none. On a GPU Triton's kernels alone know them.
+    const cpu::Relations* relations;
+    std::int64_t relations_row;  // of the first row
+    // CPU only, (rows,) out, both or none: least cosine over P, +inf without any; largest over N, or -inf.
+    T* hardest_positive;
+    T* hardest_negative;
 
     static constexpr auto fields() {
         return std::tuple{
@@ -54,6 +64,10 @@ struct PairChunk {
             field("negative", &PairChunk::negative),
             optional_field("inverse_norm", &PairChunk::inverse_norm),
             optional_field("candidate_inverse_norm", &PairChunk::candidate_inverse_norm),
+            optional_field("relations", &PairChunk::relations),
+            optional_field("relations_row", &PairChunk::relations_row),
+            optional_field("hardest_positive", &PairChunk::hardest_positive),
+            optional_field("hardest_negative", &PairChunk::hardest_negative),
         };
     }
 };

@@ -8,7 +8,9 @@
 #include "common/cpu/parts.h"
 #include "math/exp.h"
 #include "math/limits.h"
+#include "pairs/cpu_hardest.h"
 #include "pairs/cpu_hinge.h"
+#include "pairs/cpu_relations.h"
 
 namespace robustdml::cpu {
 namespace {
@@ -18,6 +20,7 @@ template <class T>
 ROBUSTDML_HD RowScale<T> begin_row(const Pairs<T>& c, std::int64_t row, T* s) {
     scale_candidates(c, row);
     const RowScale<T> scales = scale_of_row(c, row, s, c.m);
+    hardest_of_row(c, row, s, scales.cosine);
     if (c.itself >= 0) s[c.itself + row] = kNaN<T>;
     return scales;
 }
@@ -216,8 +219,12 @@ ROBUSTDML_STAMP(double)
 
 template <class T>
 void pair_sums(const Pairs<T>& chunk, const PairLSEProblem<T>& problem, int threads) {
-    in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192,
-             [&](std::int64_t begin, std::int64_t end) { lse_clone(chunk, problem, begin, end); });
+    in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192, [&](std::int64_t begin, std::int64_t end) {
+        if (!chunk.relations) return lse_clone(chunk, problem, begin, end);
+        each_related_row(chunk, begin, end, [&](const Pairs<T>& part, std::int64_t row) {
+            lse_clone(part, problem, row, row + 1);
+        });
+    });
 }
 
 template void pair_sums<float>(const Pairs<float>&, const PairLSEProblem<float>&, int);
@@ -226,10 +233,15 @@ template void pair_sums<double>(const Pairs<double>&, const PairLSEProblem<doubl
 template <class T>
 void pair_sums(const Pairs<T>& chunk, const PairHingeProblem<T>& problem, int threads) {
     in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192, [&](std::int64_t begin, std::int64_t end) {
-        if (problem.euclidean)
-            euclidean_hinge_clone(chunk, problem, begin, end);
-        else
-            cosine_hinge_clone(chunk, problem, begin, end);
+        const auto sums = [&](const Pairs<T>& part, std::int64_t first, std::int64_t last) {
+            if (problem.euclidean)
+                euclidean_hinge_clone(part, problem, first, last);
+            else
+                cosine_hinge_clone(part, problem, first, last);
+        };
+        if (!chunk.relations) return sums(chunk, begin, end);
+        each_related_row(chunk, begin, end,
+                         [&](const Pairs<T>& part, std::int64_t row) { sums(part, row, row + 1); });
     });
 }
 

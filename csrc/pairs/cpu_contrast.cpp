@@ -6,7 +6,8 @@
 #include "common/cpu/parts.h"
 #include "math/exp.h"
 #include "math/limits.h"
-#include "pairs/cpu.h"
+#include "pairs/cpu_hardest.h"
+#include "pairs/cpu_relations.h"
 #include "pairs/cpu_softmax.h"
 
 namespace robustdml::cpu {
@@ -188,6 +189,7 @@ template <class T>
 ROBUSTDML_HD void contrast_row(const Pairs<T>& c, const PairContrastProblem<T>& problem, std::int64_t row) {
     scale_candidates(c, row);
     const RowScale<T> scales = scale_of_row(c, row, c.S + row * c.m, c.m);
+    hardest_of_row(c, row, c.S + row * c.m, scales.cosine);
     const Row<T> r = row_of(c, problem, row, scales.cosine);
     const RowUpstream<T> upstream = upstream_of_row(c, row);
     const T scale = problem.coefficients[0], factor = scale * scales.gradient;
@@ -230,8 +232,12 @@ ROBUSTDML_STAMP(double)
 
 template <class T>
 void pair_sums(const Pairs<T>& chunk, const PairContrastProblem<T>& problem, int threads) {
-    in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192,
-             [&](std::int64_t begin, std::int64_t end) { contrast_clone(chunk, problem, begin, end); });
+    in_parts(chunk.rows, threads, chunk.rows * chunk.m > 8192, [&](std::int64_t begin, std::int64_t end) {
+        if (!chunk.relations) return contrast_clone(chunk, problem, begin, end);
+        each_related_row(chunk, begin, end, [&](const Pairs<T>& part, std::int64_t row) {
+            contrast_clone(part, problem, row, row + 1);
+        });
+    });
 }
 
 template void pair_sums<float>(const Pairs<float>&, const PairContrastProblem<float>&, int);

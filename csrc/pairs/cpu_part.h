@@ -11,9 +11,14 @@ Pairs<T> part_of(const Pairs<T>& whole, std::int64_t first, std::int64_t count, 
     part.S = S;
     part.rows = count;
     part.labels += first;
+    part.relations_row += first;
     if (whole.itself >= 0) part.itself += first;
     part.positive += first;
     part.negative += first;
+    if (whole.hardest_positive) {
+        part.hardest_positive += first;
+        part.hardest_negative += first;
+    }
     if (whole.upstream_positive) {
         part.upstream_positive += first * whole.upstream_positive_stride;
         part.upstream_negative += first * whole.upstream_negative_stride;

@@ -4,10 +4,12 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <type_traits>
 #include <vector>
 
 #include "math/limits.h"
+#include "pairs/cpu_relations.h"
 
 namespace robustdml::cpu {
 
@@ -42,8 +44,10 @@ struct Labels {
     std::int64_t m;
     const PairLabel* anchors;
     const PairLabel* candidates;
+    std::optional<Relations> relations;  // where a sample has several labels, or an id
 
     std::int64_t positive_pairs(bool itself) const {
+        if (relations) return related_pairs(itself).positive;
         std::vector<PairLabel> sorted(candidates, candidates + m);
         std::sort(sorted.begin(), sorted.end());
         std::int64_t pairs = 0;
@@ -54,7 +58,34 @@ struct Labels {
         }
         return pairs;
     }
-    bool have_negatives() const {
+    struct Pairs {
+        std::int64_t positive;
+        std::int64_t negative;
+    };
+    Pairs related_pairs(bool itself) const {
+        std::vector<PairLabel> sorted(candidates, candidates + m);
+        std::sort(sorted.begin(), sorted.end());
+        const std::int64_t present =
+            m - std::count(sorted.begin(), sorted.end(), kAbsent<PairLabel>) - (itself ? 1 : 0);
+        RowLabels own(*relations, candidates, 0, m);
+        Pairs all{0, 0};
+        for (std::int64_t i = 0; i < n; ++i) {
+            if (anchors[i] == kAbsent<PairLabel>) continue;
+            own.begin(i, anchors[i]);
+            const RowLabels::Numbers numbers = own.numbers(anchors[i], itself ? i : m);
+            own.end();
+            std::int64_t positives = numbers.positives;
+            if (!relations->several) {
+                const auto equal = std::equal_range(sorted.begin(), sorted.end(), anchors[i]);
+                positives += equal.second - equal.first - (itself ? 1 : 0);
+            }
+            all.positive += positives;
+            all.negative += present - positives - numbers.excluded;
+        }
+        return all;
+    }
+    bool have_negatives(bool itself) const {
+        if (relations) return related_pairs(itself).negative > 0;
         PairLabel first = kAbsent<PairLabel>;
         for (const PairLabel label : all) {
             if (label == kAbsent<PairLabel>) continue;
@@ -65,19 +96,38 @@ struct Labels {
     }
 };
 
+// The label of a sample; of K > 1 labels 1, or none where all are absent.
+std::int64_t label_of(const std::int64_t* labels, std::int64_t i, std::int64_t K) {
+    constexpr std::int64_t absent = kAbsent<std::int64_t>;
+    if (K == 1) return labels[i];
+    return std::all_of(labels + i * K, labels + (i + 1) * K, [](auto label) { return label == absent; })
+               ? absent
+               : 1;
+}
+
+// Whether a row of labels (count, K) has one twice, which is an error of the caller.
+bool repeat(const std::int64_t* labels, std::int64_t count, std::int64_t K) {
+    for (const std::int64_t* row = labels; labels && row < labels + count * K; row += K)
+        for (std::int64_t k = 1; k < K; ++k)
+            if (row[k] >= 0 && std::find(row, row + k, row[k]) < row + k) return true;
+    return false;
+}
+
 template <class T>
 Labels labels_of(const PairShape<T>& shape, const PairFormula& formula, const std::int64_t* labels,
                  const std::int64_t* candidate_labels, const std::vector<T>& weights) {
     constexpr std::int64_t absent = kAbsent<std::int64_t>;
+    const std::int64_t K = formula.labels_each;
     std::vector<std::int64_t> all(shape.n + (candidate_labels ? shape.m : 0));
     for (std::int64_t i = 0; i < shape.n; ++i) {
         const bool is_absent = weights[i] == T(0) && formula.absent_zero_weights;
-        all[i] = is_absent ? absent : labels ? labels[i] : i;
+        all[i] = is_absent ? absent : labels ? label_of(labels, i, K) : i;
     }
     for (std::int64_t x = 0; candidate_labels && x < shape.m; ++x)
-        all[shape.n + x] =
-            formula.has_ignored && candidate_labels[x] == formula.ignored ? absent : candidate_labels[x];
-    Labels narrow{std::vector<PairLabel>(all.size()), shape.n, shape.m, nullptr, nullptr};
+        all[shape.n + x] = formula.has_ignored && candidate_labels[x] == formula.ignored
+                               ? absent
+                               : label_of(candidate_labels, x, K);
+    Labels narrow{std::vector<PairLabel>(all.size()), shape.n, shape.m, nullptr, nullptr, std::nullopt};
     narrow_labels(all.data(), all.size(), narrow.all.data());
     narrow.anchors = narrow.all.data();
     narrow.candidates = candidate_labels ? narrow.anchors + shape.n : narrow.anchors;
@@ -183,6 +233,7 @@ struct Running {
 
     Pairs<T> side(SideSums<T>& of_side, const PairLabel* own, const PairLabel* others, bool differentiates) {
         Pairs<T> whole{};
+        whole.relations = labels.relations ? &*labels.relations : nullptr;
         whole.rows = own == labels.anchors ? shape.n : shape.m;
         whole.m = own == labels.anchors ? shape.m : shape.n;
         whole.labels = own;
@@ -235,7 +286,7 @@ struct Running {
         if (divisor() == Divisor::pairs)
             return std::max<std::int64_t>(1, labels.positive_pairs(formula.itself));
         if (divisor() != Divisor::above) return 1;
-        if (!labels.have_negatives()) return kInfinity<double>;
+        if (!labels.have_negatives(formula.itself)) return kInfinity<double>;
         return std::max<std::int64_t>(
             1, std::count_if(sums.positive.begin(), sums.positive.end(), [](T loss) { return loss > T(0); }));
     }
@@ -251,11 +302,23 @@ void scale_by(T* values, std::int64_t count, T factor) {
 template <class T, class Problem>
 bool pair_step(const PairShape<T>& shape, const PairFormula& formula, const Problem& problem, const T* X,
                const T* candidates, const std::int64_t* labels, const std::int64_t* candidate_labels,
-               const void* weights, const T* logit_scale, const T* logit_bias, T* dX, T* dcandidates,
-               T* dlogit_scale, T* dlogit_bias, T* loss) {
+               const void* weights, const T* logit_scale, const T* logit_bias, const std::int64_t* ids,
+               const std::int64_t* candidate_ids, T* dX, T* dcandidates, T* dlogit_scale, T* dlogit_bias,
+               T* loss) {
     const std::vector<T> w = weights_of(shape, formula, weights);
-    if (w.empty()) return false;
-    const Labels narrow = labels_of(shape, formula, labels, candidate_labels, w);
+    if (w.empty() || repeat(labels, shape.n, formula.labels_each) ||
+        repeat(candidate_labels, shape.m, formula.labels_each))
+        return false;
+    Labels narrow = labels_of(shape, formula, labels, candidate_labels, w);
+    if (formula.labels_each > 1 || formula.ids_each > 0) {
+        // By candidates, these are the rows, see pair_hinge_sweep.
+        const bool turned = static_cast<PairWay>(shape.way) == PairWay::candidates;
+        const std::int64_t* const label_sides[] = {labels, candidate_labels ? candidate_labels : labels};
+        const std::int64_t* const id_sides[] = {ids, candidate_ids ? candidate_ids : ids};
+        narrow.relations.emplace(label_sides[turned], label_sides[!turned], turned ? shape.m : shape.n,
+                                 turned ? shape.n : shape.m, formula.labels_each, id_sides[turned],
+                                 id_sides[!turned], formula.ids_each, formula.ids_keep_positives);
+    }
     const Matrices<T> given{X, candidates, dX, dcandidates};
     Running<T, Problem> running(shape, formula, given, problem, narrow);
     if (!running.scale_samples(w)) return false;
@@ -287,8 +350,8 @@ bool pair_step(const PairShape<T>& shape, const PairFormula& formula, const Prob
 
 #define ROBUSTDML_STAMP(T, Problem)                                                                         \
     template bool pair_step(const PairShape<T>&, const PairFormula&, const Problem<T>&, const T*, const T*, \
-                            const std::int64_t*, const std::int64_t*, const void*, const T*, const T*, T*,  \
-                            T*, T*, T*, T*);
+                            const std::int64_t*, const std::int64_t*, const void*, const T*, const T*,      \
+                            const std::int64_t*, const std::int64_t*, T*, T*, T*, T*, T*);
 ROBUSTDML_STAMP(float, PairLSEProblem)
 ROBUSTDML_STAMP(float, PairHingeProblem)
 ROBUSTDML_STAMP(float, PairContrastProblem)

@@ -33,6 +33,9 @@ struct PairFormula {
     bool absent_zero_weights;  // a sample of weight 0 is in no set
     bool has_ignored;          // candidates of label `ignored` are in no set
     std::int64_t ignored;
+    std::int64_t labels_each;  // labels of a sample, K
+    std::int64_t ids_each;     // ids of a sample, I; 0: none
+    bool ids_keep_positives;   // ids are of negatives alone
 
     static constexpr auto fields() {
         return std::tuple{
@@ -47,6 +50,9 @@ struct PairFormula {
             field("absent_zero_weights", &PairFormula::absent_zero_weights),
             field("has_ignored", &PairFormula::has_ignored),
             field("ignored", &PairFormula::ignored),
+            field("labels_each", &PairFormula::labels_each),
+            field("ids_each", &PairFormula::ids_each),
+            field("ids_keep_positives", &PairFormula::ids_keep_positives),
         };
     }
 };
@@ -56,11 +62,13 @@ template <class T, class Problem>
 bool pair_step(const PairShape<T>& shape, const PairFormula& formula, const Problem& problem,
                const T* X,                            // (n, D) in
                const T* candidates,                   // (m, D) in; null: the anchors
-               const std::int64_t* labels,            // (n,) in; null: i
-               const std::int64_t* candidate_labels,  // (m,) in; null: those of the anchors
+               const std::int64_t* labels,            // (n, K) in; null: i
+               const std::int64_t* candidate_labels,  // (m, K) in; null: those of the anchors
                const void* weights,                   // (n,) in; null: 1
                const T* logit_scale,                  // () in: logarithm of the scale; null: step.scale
                const T* logit_bias,                   // () in; null: 0
+               const std::int64_t* ids,               // (n, I) in; null: none
+               const std::int64_t* candidate_ids,     // (m, I) in; null: those of the anchors
                T* dX,                                 // (n, D) out, or null; as all below
                T* dcandidates,                        // (m, D) out
                T* dlogit_scale,                       // () out

@@ -1,12 +1,15 @@
 #include "pairs/cpu_sweep.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "common/cpu/clones.h"
 #include "common/cpu/epilogue.h"
+#include "pairs/cpu_hardest.h"
 #include "pairs/cpu_hinge.h"
 #include "pairs/cpu_part.h"
+#include "pairs/cpu_relations.h"
 
 namespace robustdml::cpu {
 namespace {
@@ -18,6 +21,8 @@ struct AnchorSums {
     T* negative;
     Count* positive_count;
     Count* negative_count;
+    T* lowest;  // in/out: of the hardest pairs; or null
+    T* highest;
 };
 
 // Candidates whose terms are summed before they go into the sums of the anchors.
@@ -58,24 +63,26 @@ ROBUSTDML_HD void hinge_candidates(const Pairs<T>& c, const PairHingeProblem<T>&
 template <class T, bool Euclidean>
 ROBUSTDML_HD void all_candidates(const Pairs<T>& c, const PairHingeProblem<T>& problem,
                                  const T* positive_upstream, const T* negative_upstream,
-                                 const AnchorSums<T, PairLabel>& sums) {
-    std::int64_t row = 0;
-    for (; row + kTogether <= c.rows; row += kTogether)
+                                 const AnchorSums<T, PairLabel>& sums, std::int64_t row, std::int64_t end) {
+    if (sums.lowest) hardest_of_columns(c, row, end, sums.lowest, sums.highest);
+    for (; row + kTogether <= end; row += kTogether)
         hinge_candidates<T, Euclidean>(c, problem, row, positive_upstream, negative_upstream, sums,
                                        std::make_integer_sequence<std::int64_t, kTogether>());
-    for (; row < c.rows; ++row)
+    for (; row < end; ++row)
         hinge_candidates<T, Euclidean>(c, problem, row, positive_upstream, negative_upstream, sums,
                                        std::make_integer_sequence<std::int64_t, 1>());
 }
 
-#define ROBUSTDML_STAMP(T)                                                                                  \
-    ROBUSTDML_CLONES void cosine_clone(const Pairs<T>& c, const PairHingeProblem<T>& problem, const T* up,  \
-                                       const T* un, const AnchorSums<T, PairLabel>& sums) {                 \
-        all_candidates<T, false>(c, problem, up, un, sums);                                                 \
-    }                                                                                                       \
-    ROBUSTDML_CLONES void euclidean_clone(const Pairs<T>& c, const PairHingeProblem<T>& problem,            \
-                                          const T* up, const T* un, const AnchorSums<T, PairLabel>& sums) { \
-        all_candidates<T, true>(c, problem, up, un, sums);                                                  \
+#define ROBUSTDML_STAMP(T)                                                                                 \
+    ROBUSTDML_CLONES void cosine_clone(const Pairs<T>& c, const PairHingeProblem<T>& problem, const T* up, \
+                                       const T* un, const AnchorSums<T, PairLabel>& sums,                  \
+                                       std::int64_t begin, std::int64_t end) {                             \
+        all_candidates<T, false>(c, problem, up, un, sums, begin, end);                                    \
+    }                                                                                                      \
+    ROBUSTDML_CLONES void euclidean_clone(const Pairs<T>& c, const PairHingeProblem<T>& problem,           \
+                                          const T* up, const T* un, const AnchorSums<T, PairLabel>& sums,  \
+                                          std::int64_t begin, std::int64_t end) {                          \
+        all_candidates<T, true>(c, problem, up, un, sums, begin, end);                                     \
     }
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
@@ -92,19 +99,22 @@ std::vector<T> spread_out(const T* upstream, std::int64_t stride, std::int64_t n
 // Sums of one chunk, which has few terms, and of blocks.
 template <class T>
 struct HingeSums {
-    HingeSums(std::int64_t n, int lanes, std::int64_t blocks)
+    HingeSums(std::int64_t n, int lanes, std::int64_t blocks, bool hardest)
         : n(n),
           lane(2 * n * lanes),
           lane_count(2 * n * lanes),
           block(2 * n * blocks, 0.0),
-          count(2 * n * blocks, 0) {}
+          count(2 * n * blocks, 0),
+          lowest(hardest ? n * lanes : 0, kInfinity<T>),
+          highest(hardest ? n * lanes : 0, -kInfinity<T>) {}
 
     AnchorSums<T, PairLabel> of_chunk(int index) {
         T* sums = lane.data() + 2 * n * index;
         PairLabel* counts = lane_count.data() + 2 * n * index;
         std::fill(sums, sums + 2 * n, T(0));
         std::fill(counts, counts + 2 * n, 0);
-        return {sums, sums + n, counts, counts + n};
+        if (lowest.empty()) return {sums, sums + n, counts, counts + n, nullptr, nullptr};
+        return {sums, sums + n, counts, counts + n, lowest.data() + n * index, highest.data() + n * index};
     }
     void add(int of_lane, std::int64_t to_block) {
         for (std::int64_t i = 0; i < 2 * n; ++i) {
@@ -118,6 +128,7 @@ struct HingeSums {
     std::vector<PairLabel> lane_count;
     std::vector<double> block;  // (blocks, 2, n)
     std::vector<std::int64_t> count;
+    std::vector<T> lowest, highest;  // (lanes, n), or empty
 };
 
 }  // namespace
@@ -137,7 +148,7 @@ bool pair_hinge_sweep(const Pairs<T>& whole, const PairHingeProblem<T>& problem,
     const std::int64_t n = whole.rows, blocks = sweep.blocks();
     const auto positive_upstream = spread_out(whole.upstream_positive, whole.upstream_positive_stride, n);
     const auto negative_upstream = spread_out(whole.upstream_negative, whole.upstream_negative_stride, n);
-    HingeSums<T> sums(n, sweep.lanes(), blocks);
+    HingeSums<T> sums(n, sweep.lanes(), blocks, whole.hardest_positive);
     const bool out_of_reach = sweep_lanes(sweep, [&](const Chunk<T>& part) {
         // Candidates and anchors change places.
         Pairs<T> chunk = whole;
@@ -154,10 +165,19 @@ bool pair_hinge_sweep(const Pairs<T>& whole, const PairHingeProblem<T>& problem,
             turned.candidates = problem.anchors;
         }
         const AnchorSums<T, PairLabel> of_chunk = sums.of_chunk(part.lane);
-        if (problem.euclidean)
-            euclidean_clone(chunk, turned, positive_upstream.data(), negative_upstream.data(), of_chunk);
+        const T *const up = positive_upstream.data(), *const un = negative_upstream.data();
+        const auto add = [&](const Pairs<T>& rows, std::int64_t first, std::int64_t last) {
+            if (problem.euclidean)
+                euclidean_clone(rows, turned, up, un, of_chunk, first, last);
+            else
+                cosine_clone(rows, turned, up, un, of_chunk, first, last);
+        };
+        chunk.relations_row = part.first;
+        if (chunk.relations)
+            each_related_row(chunk, 0, chunk.rows,
+                             [&](const Pairs<T>& rows, std::int64_t row) { add(rows, row, row + 1); });
         else
-            cosine_clone(chunk, turned, positive_upstream.data(), negative_upstream.data(), of_chunk);
+            add(chunk, 0, chunk.rows);
         sums.add(part.lane, part.block);
         std::copy(part.inverse_norm, part.inverse_norm + part.count, candidate_scale + part.first);
     });
@@ -176,6 +196,14 @@ bool pair_hinge_sweep(const Pairs<T>& whole, const PairHingeProblem<T>& problem,
         whole.negative[x] = absent ? T(0) : static_cast<T>(negative);
         problem.positive_count[x] = positives;
         problem.negative_count[x] = negatives;
+        if (!whole.hardest_positive) continue;
+        T lowest = kInfinity<T>, highest = -kInfinity<T>;
+        for (std::size_t i = x; i < sums.lowest.size(); i += n) {
+            lowest = std::min(lowest, sums.lowest[i]);
+            highest = std::max(highest, sums.highest[i]);
+        }
+        whole.hardest_positive[x] = absent ? kInfinity<T> : lowest;
+        whole.hardest_negative[x] = absent ? -kInfinity<T> : highest;
     }
     return out_of_reach;
 }

@@ -14,7 +14,7 @@ bool pair_sweep(const Pairs<T>& whole, const Problem& problem, const Sweep<T>& s
 
 // Candidates are the rows, anchors the batch: a hinge's gradient waits for no sum, and of many candidates, as
 // a memory bank has, none is normalised beforehand. `whole` is as above, of (n anchors, m candidates);
-// candidate_scale (m,) is 1 / |candidate|, out.
+// candidate_scale (m,) is 1 / |candidate|, out. Its relations are those of the candidates as rows.
 template <class T>
 bool pair_hinge_sweep(const Pairs<T>& whole, const PairHingeProblem<T>& problem, const Sweep<T>& sweep,
                       T* candidate_scale);

@@ -4,6 +4,7 @@
 
 #include "common/cpu/clones.h"
 #include "math/limits.h"
+#include "pairs/cpu_relations.h"
 #include "pairs/cpu_softmax.h"
 
 namespace robustdml::cpu {
@@ -45,6 +46,25 @@ ROBUSTDML_HD void ends_of_row(const Tile<T>& t, std::int64_t row) {
     }
     t.rows.of(kEnd)[row] = end;
     t.rows.of(kNegativeEnd)[row] = negative_end;
+}
+
+template <class T>
+ROBUSTDML_HD void farthest_of_row(const Tile<T>& t, std::int64_t row) {
+    const PairLabel label = t.rows.labels[row];
+    const T* s = t.S + row * t.columns.count;
+    const PairLabel* labels = t.columns.labels;
+    T* farthest = t.columns.of(kFarthest);
+    T of_row = -kInfinity<T>;
+    for (int side = 0; side < t.sides(); ++side) {
+        const std::int64_t from = t.begin(side, row), to = t.end(side, row);
+#pragma omp simd reduction(max : of_row)
+        for (std::int64_t x = from; x < to; ++x) {
+            const T of_positive = labels[x] == label ? -s[x] : -kInfinity<T>;
+            of_row = of_positive > of_row ? of_positive : of_row;
+            farthest[x] = of_positive > farthest[x] ? of_positive : farthest[x];
+        }
+    }
+    t.rows.of(kFarthest)[row] = of_row;
 }
 
 template <class T>
@@ -164,19 +184,22 @@ ROBUSTDML_HD void gradient_of_row(const Tile<T>& t, const Logits<T>& logits, std
 template <class T>
 ROBUSTDML_HD void absent_row(const Tile<T>& t, std::int64_t row, Pass pass) {
     for (int sum = kE; sum < kSums; ++sum) t.rows.of(Sum(sum))[row] = T(0);
-    t.rows.of(kEnd)[row] = t.rows.of(kNegativeEnd)[row] = -kInfinity<T>;
+    t.rows.of(kEnd)[row] = t.rows.of(kNegativeEnd)[row] = t.rows.of(kFarthest)[row] = -kInfinity<T>;
     if (pass >= kGradient) std::fill_n(t.S + row * t.columns.count, t.columns.count, T(0));
 }
 
 template <class T>
-ROBUSTDML_HD void pass_of_rows(const Tile<T>& t, const Logits<T>& logits, Pass pass) {
-    for (std::int64_t row = 0; row < t.rows.count; ++row) {
+ROBUSTDML_HD void pass_of_rows(const Tile<T>& t, const Logits<T>& logits, Pass pass, std::int64_t begin,
+                               std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
         if (pass == kCosines)
             cosines_of_row(t, row);
         else if (t.rows.labels[row] == kAbsent<PairLabel>)
             absent_row(t, row, pass);
         else if (pass == kEnds)
             ends_of_row(t, row);
+        else if (pass == kFarthestPositives)
+            farthest_of_row(t, row);
         else if (pass == kExponentials)
             sums_of_row(t, logits, row);
         else if (pass == kPositives)
@@ -188,9 +211,10 @@ ROBUSTDML_HD void pass_of_rows(const Tile<T>& t, const Logits<T>& logits, Pass p
     }
 }
 
-#define ROBUSTDML_STAMP(T)                                                                      \
-    ROBUSTDML_CLONES void pass_clone(const Tile<T>& tile, const Logits<T>& logits, Pass pass) { \
-        pass_of_rows(tile, logits, pass);                                                       \
+#define ROBUSTDML_STAMP(T)                                                                    \
+    ROBUSTDML_CLONES void pass_clone(const Tile<T>& tile, const Logits<T>& logits, Pass pass, \
+                                     std::int64_t begin, std::int64_t end) {                  \
+        pass_of_rows(tile, logits, pass, begin, end);                                         \
     }
 ROBUSTDML_STAMP(float)
 ROBUSTDML_STAMP(double)
@@ -199,11 +223,18 @@ ROBUSTDML_STAMP(double)
 }  // namespace
 
 template <class T>
-void pass_of_tile(const Tile<T>& tile, const Logits<T>& logits, Pass pass) {
-    pass_clone(tile, logits, pass);
+void pass_of_tile(const Tile<T>& tile, const Logits<T>& logits, Pass pass, const TileRelations& related) {
+    if (!related.relations || pass == kCosines) return pass_clone(tile, logits, pass, 0, tile.rows.count);
+    RowLabels own(*related.relations, tile.columns.labels, related.first_column, tile.columns.count);
+    Tile<T> part = tile;
+    for (std::int64_t row = 0; row < tile.rows.count; ++row) {
+        part.columns.labels = own.begin(related.first_row + row, tile.rows.labels[row]);
+        pass_clone(part, logits, pass, row, row + 1);
+        own.end();
+    }
 }
 
-template void pass_of_tile<float>(const Tile<float>&, const Logits<float>&, Pass);
-template void pass_of_tile<double>(const Tile<double>&, const Logits<double>&, Pass);
+template void pass_of_tile<float>(const Tile<float>&, const Logits<float>&, Pass, const TileRelations&);
+template void pass_of_tile<double>(const Tile<double>&, const Logits<double>&, Pass, const TileRelations&);
 
 }  // namespace robustdml::cpu

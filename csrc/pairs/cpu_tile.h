@@ -11,11 +11,25 @@ namespace robustdml::cpu {
 // Rows of a tile at most: products of so many are as fast as larger ones, and a tile fits a core's cache.
 constexpr std::int64_t kMost = 512;
 
-// Of a row over its pairs: the ends, which are the largest cosines s of either set; sums over both sets of
+// Of a row over its pairs: the ends, which are the largest cosines s of either set; the largest -s of the
+// positives, where the hardest pairs are wanted; sums over both sets of
 // e = 2^(base2 (s - end)); and of the positives' s and number. Contrast::each has two more sums, which need
 // those of the negatives. The gradient has those of s dL/dz and of dL/dz, which the rows of a tile have
 // alone.
-enum Sum { kEnd, kNegativeEnd, kE, kNegativeE, kCosine, kNumber, kLoss, kAbove, kDScale, kDBias, kSums };
+enum Sum {
+    kEnd,
+    kNegativeEnd,
+    kFarthest,
+    kE,
+    kNegativeE,
+    kCosine,
+    kNumber,
+    kLoss,
+    kAbove,
+    kDScale,
+    kDBias,
+    kSums
+};
 
 // Logits are scale s + bias. The bias cancels but in the logarithm of a sum.
 template <class T>
@@ -63,10 +77,18 @@ struct Tile {
     int sides() const { return diagonal ? 2 : 1; }
 };
 
-// A pass over all elements of a tile. kCosines comes after its product, kEnds before kExponentials.
-enum Pass { kCosines, kEnds, kExponentials, kPositives, kGradient, kGradientOfEach };
+// A pass over all elements of a tile. kCosines comes after its product, kEnds before kExponentials, and
+// kFarthestPositives with it.
+enum Pass { kCosines, kEnds, kFarthestPositives, kExponentials, kPositives, kGradient, kGradientOfEach };
+
+// `relations` of the rows from `first_row` on, and the columns from `first_column` on; null: none.
+struct TileRelations {
+    const Relations* relations;
+    std::int64_t first_row;
+    std::int64_t first_column;
+};
 
 template <class T>
-void pass_of_tile(const Tile<T>& tile, const Logits<T>& logits, Pass pass);
+void pass_of_tile(const Tile<T>& tile, const Logits<T>& logits, Pass pass, const TileRelations& related);
 
 }  // namespace robustdml::cpu

@@ -29,7 +29,7 @@ struct Side {
 
     Side(const Pairs<T>& chunk, const T* X, T* dX)
         : chunk(chunk), X(X), dX(dX), n(chunk.rows), sums(kSums * n, 0.0), factors(kFactors * n, T(0)) {
-        std::fill_n(sums.begin(), 2 * n, -kInfinity<double>);
+        std::fill_n(sums.begin(), kE * n, -kInfinity<double>);
     }
 
     Edge<T> edge(std::int64_t first, std::int64_t count, T* tile_sums) const {
@@ -135,18 +135,21 @@ struct TileSweep {
         const Tile<T> tile{S.get() + (is_stored ? task : stored + lane) * size * size,
                            rows.edge(i, height, own), columns.edge(j, width, own + kSums * kMost),
                            tiles.alone && i == j};
+        const TileRelations related{rows.chunk.relations, i, j};
         const Rows<const T> X{rows.X + i * D, D, 1}, Y{columns.X + j * D, D, 1};
         if (pass == kExponentials || !is_stored) {
             multiply(tiles.gemm, X, transposed(Y), {tile.S, width, 1}, height, width, D, false);
-            pass_of_tile(tile, logits, kCosines);
+            pass_of_tile(tile, logits, kCosines, related);
         }
         for (const Edge<T>* edge : {&tile.rows, &tile.columns}) {
-            std::fill_n(edge->of(kEnd), 2 * kMost, -kInfinity<T>);
+            std::fill_n(edge->of(kEnd), kE * kMost, -kInfinity<T>);
             std::fill_n(edge->of(kE), (kSums - kE) * kMost, T(0));
         }
-        if (pass == kExponentials) pass_of_tile(tile, logits, kEnds);
+        const bool hardest = rows.chunk.hardest_positive;
+        if (pass == kExponentials) pass_of_tile(tile, logits, kEnds, related);
+        if (pass == kExponentials && hardest) pass_of_tile(tile, logits, kFarthestPositives, related);
         const bool each = logits.form == Contrast::each && positives[task];
-        pass_of_tile(tile, logits, pass == kGradient && each ? kGradientOfEach : pass);
+        pass_of_tile(tile, logits, pass == kGradient && each ? kGradientOfEach : pass, related);
         rounds.wait(place);
         if (pass == kGradient) {
             const Rows<const T> dS{tile.S, width, 1};
@@ -164,6 +167,10 @@ struct TileSweep {
 
     void add(Pass pass, Side<T>& side, std::int64_t first, const Edge<T>& edge) const {
         if (pass == kPositives) return side.add(first, edge, kLoss, kDScale);
+        for (std::int64_t x = 0; x < edge.count; ++x) {
+            double& farthest = side.of(kFarthest, first + x);
+            farthest = std::max(farthest, double(edge.of(kFarthest)[x]));
+        }
         side.add_exponentials(first, edge, logits.base2, kEnd, kE);
         side.add_exponentials(first, edge, logits.base2, kNegativeEnd, kNegativeE);
         side.add(first, edge, kCosine, kLoss);
@@ -185,6 +192,10 @@ void pair_contrast_tiles(const Pairs<T>& rows, const Pairs<T>& columns, const Pa
             });
     };
     sweep.run(kExponentials);
+    for (std::int64_t i = 0; rows.hardest_positive && i < rows.rows; ++i) {
+        rows.hardest_positive[i] = static_cast<T>(-sides.front().of(kFarthest, i));
+        rows.hardest_negative[i] = static_cast<T>(sides.front().of(kNegativeEnd, i));
+    }
     if (sweep.logits.form == Contrast::each) {
         every_row([&](Side<T>& side, std::int64_t i) { begin_each(side, sweep.logits, i); });
         sweep.run(kPositives);

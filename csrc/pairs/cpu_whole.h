@@ -47,7 +47,8 @@ struct PairShape {
 };
 
 // `rows` and `columns` are chunks without S of all anchors, and of all candidates as anchors; of a way other
-// than tiles the columns are not read. False, with sums and gradients of no meaning, where a row has NaN or
+// than tiles the columns are not read. Relations are those of the anchors as rows, or, by candidates, of the
+// candidates. False, with sums and gradients of no meaning, where a row has NaN or
 // inf, or a length whose square the type does not hold.
 template <class T, class Problem>
 bool pair_whole_sweep(const PairShape<T>& shape, const Problem& problem, const Pairs<T>& rows,

@@ -181,7 +181,8 @@ def figures(cells: dict[tuple[str, str], dict[str, list[dict]]], tool: str) -> d
     ahead = [ours - max(theirs) for ours, *theirs in precision]
     calling = [of[tool] for of in noisy if of[tool][0]["rate"] >= ENOUGH and any(one["called"] for one in of[tool])]
     precise = [
-        sum(one["found"] * one["rate"] * one["samples"] for one in of) / sum(one["called"] for one in of)
+        # Whole labels: 20 of 25 are no less than `PRECISE`.
+        sum(round(one["found"] * one["rate"] * one["samples"]) for one in of) / sum(one["called"] for one in of)
         for of in calling
     ]
     every = [one for of in cells.values() for one in of[tool]]

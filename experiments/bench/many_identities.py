@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ from torch import Tensor, nn
 
 from experiments.bench.identities import FEATURES, Samples, draw_identities
 from experiments.bench.loss_study import RESULTS
+from experiments.bench.near_negatives import NearNegatives
 from experiments.bench.outcomes import resumed
+from robustdml import evaluate_embeddings
 from robustdml.cache import write_text
-from robustdml.retrieval import retrieval_metrics
-from robustdml.verification import verify
 from robustdml_ops.losses import ArcFaceLoss, NormalizedSoftmaxLoss, ProxyAnchorLoss, SupConLoss, start_class_matrix
 from robustdml_ops.optim import ProxyAdagrad
 from robustdml_ops.robust import PRISM, OwnClassFilter
@@ -29,6 +30,8 @@ from robustdml_ops.robust import PRISM, OwnClassFilter
 WIDTH, HELD_OUT, RATE, TEMPERATURE = 64, 2500, 1e-3, 0.1
 CLASSES, SAMPLES = 128, 4  # of a batch
 AT_ONCE, FIRST = 1024, 2**14  # samples that are embedded, and whose distributions a filter knows first
+ENOUGH_CLASSES = 200_000  # that a filter judges before pairs
+SUREST = 0.6  # of the samples by P_clean, to compare filters at one share kept
 MOST_FIRST = 8  # embeddings of a class that its proxy begins as; 1 with millions of classes
 SEEDS, STEPS = 3, 500
 NOISES = {"right": ("none", 0.0)} | {
@@ -81,25 +84,34 @@ class Run:
             if judge is not None:
                 judge.enqueue(X.detach(), labels, keep)
 
-    def filter(self) -> dict[str, float]:
-        """Keep what fits its own class; give how much, and how much of it is right."""
-        judge, kept = OwnClassFilter(window=1000), []
-        ordered = self.kept[self.samples.labels[self.kept].argsort(stable=True)]
+    def filter(self, most_classes: int) -> dict[str, float]:
+        """Keep what fits its own class, of so many classes; give how much, and how much of it is right."""
+        judge, found = OwnClassFilter(window=1000), []
+        labels = self.samples.labels[self.kept]
+        ordered = self.kept[labels.argsort(stable=True)[: int((labels < most_classes).sum())]]
         for rows in (ordered[:FIRST], ordered):  # some distributions first
-            kept = [judge(X, labels).keep for X, labels in self.embedded(rows)]
-        keep = torch.cat(kept)
+            found = [judge(X, labels)[:2] for X, labels in self.embedded(rows)]
+        keep, log_p_clean = (torch.cat(one) for one in zip(*found, strict=True))
         self.kept = ordered[keep]
-        right = self.samples.labels[self.kept] == self.samples.identities[self.kept]
-        return {"kept": float(keep.float().mean()), "kept, right": float(right.float().mean())}
+        right = (self.samples.labels == self.samples.identities).float()
+        surest = ordered[log_p_clean.topk(round(SUREST * len(ordered))).indices]
+        return {
+            "kept": float(keep.float().mean()),
+            "kept, right": float(right[self.kept].mean()),
+            "surest, right": float(right[surest].mean()),
+        }
 
-    def train_from_embeddings(self, steps: int) -> None:
+    def train_from_embeddings(self, steps: int, near: bool = False, **settings: Any) -> None:
         """Train by a softmax whose proxies begin as embeddings, at 0.1 radians a step."""
-        loss = NormalizedSoftmaxLoss(self.num_classes, WIDTH, 1 / 16, **self.sampled, negative_correction=False)
+        settings |= {**self.sampled, "negative_correction": False}
+        loss = NormalizedSoftmaxLoss(self.num_classes, WIDTH, 1 / 16, **settings)
         labels = self.samples.labels[self.kept]
         ordered = self.kept[labels.argsort(stable=True)]
         counts = torch.bincount(labels, minlength=self.num_classes)
         place = torch.arange(len(ordered)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
         start_class_matrix(loss, self.embedded(ordered[place < (MOST_FIRST if self.num_classes < 10**6 else 1)]))
+        if near:
+            loss.negatives = NearNegatives(loss)
         self.train(loss, steps, proxy_rate=0.1 / WIDTH**0.5)
 
     def train_from_random(self, steps: int) -> None:
@@ -125,7 +137,8 @@ def by_prism(run: Run, steps: int) -> None:
 
 def filtered(run: Run, steps: int, then: Callable[[Run, int], None]) -> dict[str, float]:
     supcon(run, steps)
-    found = run.filter()
+    # Pairs are judged in more classes than the steps draw; proxies are of all.
+    found = run.filter(ENOUGH_CLASSES if then is supcon else run.num_classes)
     then(run, steps)
     return found
 
@@ -144,6 +157,12 @@ WAYS: dict[str, Callable[[Run, int], dict[str, float] | None]] = {
     "SupCon behind PRISM, the rate told": lambda run, steps: by_prism(run, 2 * steps),
     "SupCon, then ArcFace": lambda run, steps: then(run, steps, Run.train_from_random),
     "SupCon, then softmax from embeddings": lambda run, steps: then(run, steps, Run.train_from_embeddings),
+    'SupCon, then softmax from embeddings with "own"': lambda run, steps: then(
+        run, steps, partial(Run.train_from_embeddings, drop_similar_negatives="own")
+    ),
+    "SupCon, then softmax from embeddings, half of the negatives near": lambda run, steps: then(
+        run, steps, partial(Run.train_from_embeddings, near=True)
+    ),
     "SupCon, filter, SupCon": lambda run, steps: filtered(run, steps, supcon),
     "SupCon, filter, softmax from embeddings": lambda run, steps: filtered(run, steps, Run.train_from_embeddings),
 }
@@ -152,13 +171,10 @@ WAYS: dict[str, Callable[[Run, int], dict[str, float] | None]] = {
 def scores(embed: Callable[[Tensor], Tensor], seed: int) -> dict[str, float]:
     """Recall@1 and TAR at FAR 1e-4 of identities that are held out."""
     held_out = draw_identities(HELD_OUT, seed, held_out=True)
-    labels = held_out.labels.numpy()
     with torch.no_grad():
-        embeddings = embed(held_out.features(torch.arange(len(labels))))
-    verified = verify(embeddings, labels)
-    assert verified is not None
-    tar = next(one["tar"] for one in verified.at if one["far"] == 1e-4)
-    return {"Recall@1": retrieval_metrics(embeddings.numpy(), labels)["precision_at_1"], "TAR at FAR 1e-4": tar}
+        embeddings = embed(held_out.features(torch.arange(len(held_out.labels))))
+    found = evaluate_embeddings(embeddings, held_out.labels)
+    return {"Recall@1": found["Recall@1"], "TAR at FAR 1e-4": found["TAR at FAR"][1e-4]}
 
 
 def measure(classes: int, noise: str, way: str, seed: int, steps: int) -> Iterator[dict[str, float]]:
@@ -201,10 +217,15 @@ def main() -> None:
     lines = Path(given.lines)
     for one in resumed(lines, keys, measure):
         print(json.dumps(one, ensure_ascii=False), flush=True)
+    runs = [json.loads(line) for line in lines.read_text().splitlines()]
+    orders = {"noise": list(NOISES), "way": ["untouched features", *WAYS]}
     content = {
         "command": "python -m experiments.bench.many_identities",
         "machine": f"one thread, PyTorch {torch.__version__}",
-        "runs": [json.loads(line) for line in lines.read_text().splitlines()],
+        "runs": sorted(
+            runs,
+            key=lambda run: (run["classes"], *(orders[name].index(run[name]) for name in orders), run["seed"]),
+        ),
     }
     write_text(RESULTS / "many-identities.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 

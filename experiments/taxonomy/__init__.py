@@ -1,13 +1,22 @@
 """Trees of classes, by which semantic noise confuses them."""
 
 from experiments.taxonomy.hangul import tree_from_hangul
+from experiments.taxonomy.paths import tree_from_paths
 from experiments.taxonomy.tree import ClassTree
 from experiments.taxonomy.unicode_names import tree_from_unicode_names
 from experiments.taxonomy.wordnet import tree_from_wordnet
 from robustdml.data import RetrievalData
 from robustdml.errors import UsageError
 
-__all__ = ["TREES", "ClassTree", "tree_from_hangul", "tree_from_unicode_names", "tree_from_wordnet", "tree_of"]
+__all__ = [
+    "TREES",
+    "ClassTree",
+    "tree_from_hangul",
+    "tree_from_paths",
+    "tree_from_unicode_names",
+    "tree_from_wordnet",
+    "tree_of",
+]
 
 # Makes the tree of a named data set from the names of its classes.
 TREES = {
@@ -15,6 +24,7 @@ TREES = {
     "glyphs-large": tree_from_unicode_names,
     "hangul": tree_from_hangul,
     "glosses": tree_from_wordnet,
+    "stamps": tree_from_paths,
 }
 TREES |= {f"{name}-validation": make_tree for name, make_tree in TREES.items()}
 

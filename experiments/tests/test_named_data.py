@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from experiments.data import code, glosses
+from experiments.data import code, glosses, stamps
 from experiments.data.mixtures import MIXTURES, draw_mixture
 from experiments.data.signals import log_spectrum
 from experiments.taxonomy import tree_of
@@ -65,7 +66,7 @@ def fingerprint(data):
 
 
 def test_every_name_stands_here():
-    kept_elsewhere = {name for name in NAMED if name.startswith(("glyphs", "hanzi", "hangul", "code"))}
+    kept_elsewhere = {name for name in NAMED if name.startswith(("glyphs", "hanzi", "hangul", "code", "stamps"))}
     assert set(NAMED) - kept_elsewhere == {f"{name}{ending}" for name in SIZES for ending in ("", "-validation")}
 
 
@@ -92,6 +93,27 @@ def test_each_data_set(name, monkeypatch, tmp_path):
     # The same bytes when it is made again rather than read from the cache.
     monkeypatch.setenv("ROBUSTDML_CACHE", str(tmp_path / "another"))
     assert fingerprint(loaded(name)) == fingerprint(data)
+
+
+def test_views_of_photographs(tmp_path):
+    """Drawings, mirrored copies, small pictures and the same picture again are left out."""
+    random = np.random.default_rng(0)
+    files = ["fruit/apple", "fruit/pear", "fruit/plum", "tools/saw", "tools/awl", "tools/axe"]
+    for name in [*files, "fruit/apple_mirror", "symbols/plus"]:
+        file = tmp_path / f"{name}.png"
+        file.parent.mkdir(exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (100, 60, 4), dtype=np.uint8)).save(file)
+    (tmp_path / "tools/same.png").write_bytes((tmp_path / "tools/saw.png").read_bytes())
+    Image.new("RGBA", (20, 20)).save(tmp_path / "tools/small.png")
+    data = stamps.load_stamps("stamps", tmp_path)
+    found = names_of(data.train) | names_of(data.test)
+    assert found == {"fruit/apple", "fruit/pear", "fruit/plum", "tools/awl", "tools/axe", "tools/same"}
+    assert data.train.inputs.shape == (36, 3, stamps.SIDE, stamps.SIDE)
+    assert len({image.tobytes() for image in data.train.inputs}) == 36
+    assert fingerprint(stamps.load_stamps("stamps", tmp_path)) == fingerprint(data)
+    assert tree_of(data).num_classes == 3
+    with pytest.raises(UsageError, match=r"there are 0; install them .*tuxpaint-stamps-default"):
+        stamps.load_stamps("stamps", tmp_path / "nowhere")
 
 
 @pytest.mark.nightly

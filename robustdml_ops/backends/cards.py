@@ -23,6 +23,7 @@ class Card:
     chunk_share: int
     saved_share: int  # what forward saves for backward takes at most 1 / saved_share of the card's memory
     fused_columns: int | None  # embedding sizes up to this one take the fused forward; None: all that it serves
+    fused_steps: bool  # whether planned steps make the first product and its exponentials in one kernel
     tiles: Mapping[str, Mapping[str, int]]  # by kernel
 
 

@@ -252,11 +252,11 @@ def _refusal(table: Mapping[str, object], name: str, device: torch.device, dtype
     return self_check.verdict(table, name, device) if reason is None and device.type in self_check.CHECKED else reason
 
 
-def passes_self_check(steps: Mapping[str, object], device: torch.device) -> bool:
-    """Whether planned steps of Triton agree with float64 on ``device``; ``steps``: the table of their self-check."""
+def passes_self_check(steps: Mapping[str, object], device: torch.device, kind: str = "planned") -> bool:
+    """Whether steps of Triton agree with float64 on ``device``; ``steps``: the table of their self-check."""
     reason = self_check.verdict(steps, "triton", device) if device.type in self_check.CHECKED else None
     if reason is not None:
-        _tell_once(f"robustdml_ops: planned steps can't serve {device.type}: {reason}")
+        _tell_once(f"robustdml_ops: {kind} steps can't serve {device.type}: {reason}")
     return reason is None
 
 

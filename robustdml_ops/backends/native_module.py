@@ -166,7 +166,7 @@ def product_fields(
 
 
 def lane_rows(rows: int, row_bytes: int, threads: int) -> int:
-    """Rows a chunk: what fits the cache of one core, and so many that products are fast; fewer where all are few."""
+    """Rows of a chunk: as many as fit one core's cache, at least so many that products are fast, at most all."""
     fitting = min(_MOST, max(_LEAST, _CHUNK // row_bytes // 32 * 32))
     # As many chunks for each lane, as far as they are worth a thread.
     chunks = threads * max(1, -(-rows // (threads * fitting)))

@@ -1,6 +1,7 @@
 """Launches of planned steps: a compiled kernel is held and called without Triton's binder and caches."""
 
 from collections.abc import Sequence
+from contextvars import copy_context
 from typing import Any
 
 import torch
@@ -60,6 +61,22 @@ class Launch:
         stream = driver.active.get_current_stream(device)
         run = compiled.run  # loads the kernel: only then there is a function
         run(*self._whole_grid, stream, compiled.function, compiled.packed_metadata, None, None, None, *arguments)
+
+
+def launch_with_scratch(launch: Launch, *values: Any) -> None:
+    """Launch a kernel that makes tensor descriptors, for which Triton asks the caller for memory."""
+    from triton import set_allocator
+
+    def run() -> None:
+        set_allocator(_scratch)
+        launch(*values)
+
+    copy_context().run(run)  # which leaves the allocator of the caller's own kernels
+
+
+def _scratch(size: int, alignment: int, stream: int | None) -> Tensor:
+    """Memory of the current stream, which later work alone takes over."""
+    return torch.empty(size, dtype=torch.int8, device="cuda")
 
 
 def kind_of(value: Any, plain: bool = False) -> Any:

@@ -42,7 +42,7 @@ def one_plus_sum(
     shift,  # (BLOCK_C,) compute dtype, in: at least 0
     total,  # (BLOCK_C,) compute dtype, in: Σ weight · e^(exponent − shift)
 ):
-    """e^−shift (1 + Σ weight · e^exponent), what shares are divided by; 1 for an empty set, which has none."""
+    """e^−shift (1 + Σ weight · e^exponent), the divisor of shares; 1 for an empty set."""
     return tl.where(total == 0.0, 1.0, tl.exp(-shift) + total)
 
 
@@ -97,3 +97,20 @@ def log_normal(
     for i in tl.static_range(TERMS):
         tail = square * (tail + tl.full((), 2 / (2 * (TERMS - i) + 1), u.dtype))
     return (offset + exponent * high) + (f - (s * (f - tail) - (exponent * low + correction)))
+
+
+@triton.jit
+def softplus(
+    t,  # compute dtype, in
+):
+    """log(1 + e^t)."""
+    return tl.maximum(t, 0.0) + log_one_plus(tl.exp(-tl.abs(t)))
+
+
+@triton.jit
+def sigmoid(
+    t,  # compute dtype, in
+):
+    """1 / (1 + e^−t)."""
+    e = tl.exp(-tl.abs(t))
+    return tl.where(t < 0.0, e, 1.0) / (1.0 + e)

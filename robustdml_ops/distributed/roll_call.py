@@ -84,7 +84,7 @@ class RollCall:
         return backward
 
     def backward_has_failed(self) -> bool:
-        """Whether a backward of this process has raised, of which the others are told then."""
+        """Whether a backward of this process has raised; the other processes are notified."""
         # No destructor tells: a signal that comes in the meantime would raise in it, and be lost.
         for entry in list(self._backwards):
             backward, ended = entry
@@ -158,7 +158,7 @@ def meet(name: str, rank: int, ranks: Sequence[int], timeout: timedelta) -> list
 
 
 def _own_connection() -> Any:
-    """A connection for the threads, one a process: the main thread may wait for minutes on that of the store."""
+    """A connection of its own for the threads of a process: the main thread may block the store's for minutes."""
     store = dist.distributed_c10d._get_default_store()
     if _connections.get("of") is not store:
         c10d: Any = dist  # PyTorch's types leave out both stores

@@ -100,6 +100,8 @@ def shard_classes(
                 f"num_classes={item.num_classes} is less than the {device_mesh.size()} processes of the mesh: give a "
                 "mesh of fewer, or leave the loss as it is on each"
             )
+    for part in module.modules():
+        _give_values(part, device_mesh.device_type)
     processes = Processes(device_mesh, timeout)
     parts = [part for part in module.modules() if isinstance(part, ShownSettings)]  # thresholds of filters, too
     traits = {f"{type(part).__name__}.{name}": value for part in parts for name, value in settings_of(part).items()}
@@ -118,6 +120,13 @@ def _device(module: nn.Module) -> torch.device:
     if device.type == "meta":
         return torch.accelerator.current_accelerator() or torch.device("cpu")
     return device
+
+
+def _give_values(module: Any, device: str) -> None:
+    """Fill buffers that were made on the meta device and begin with other values than 0."""
+    for name, value in getattr(module, "initial_buffers", dict)().items():
+        if getattr(module, name).is_meta:
+            setattr(module, name, value.to(device))
 
 
 def _described(buffer: torch.Tensor) -> str:

@@ -11,7 +11,7 @@ from robustdml_ops.backends import triton_device as device
 from robustdml_ops.backends.dispatch import compute_dtype, operand_dtype, product_dtype
 from robustdml_ops.backends.triton_launch import Launch
 from robustdml_ops.engine.labels import check_label_range
-from robustdml_ops.engine.plan import Plan
+from robustdml_ops.engine.plan import Plan, Results
 from robustdml_ops.engine.rows.backends import TritonRows, by_columns, new_rows, rows_launch
 from robustdml_ops.engine.similarity_chunks import accumulate, chunk_rows, product
 from robustdml_ops.engine.validation import check_sample_weights, largest_weight
@@ -24,7 +24,7 @@ class Unscaled(NamedTuple):
 
     G: Tensor  # (n, D) compute dtype
     V: Tensor  # (n, D): unit rows, or rows as they were multiplied
-    inverse_norm: Tensor | None  # (n,) compute dtype, of unit rows
+    factor: Tensor | None  # (n,) compute dtype, of the rows of G: 1 / |p| of unit rows; None: 1
 
 
 class Finish(NamedTuple):
@@ -44,19 +44,27 @@ class Finish(NamedTuple):
         return out
 
 
+class Place(NamedTuple):
+    """A chunk of classes, and how many programs, or parts of sums, stand before its own."""
+
+    first: int
+    classes: int
+    first_place: int
+
+
 class Piece(NamedTuple):
     """A chunk of classes."""
 
     first: int
     last: int
     normalize: Launch | None  # unit rows and their 1 / |p|, or those alone; None: the epilogue needs neither
-    epilogue: Launch
+    epilogue: Launch  # of the product of the chunk, or product and epilogue in one
     finish: Finish
 
 
 @dataclass(frozen=True)
 class Common:
-    """What follows from the tensors of a step alone."""
+    """Properties that the tensors of a step determine."""
 
     device: torch.device
     shape: tuple[int, int, int]  # B, C, D
@@ -78,8 +86,13 @@ class GpuPlan(Plan):
     finish: tuple[Finish, Finish]  # of the embeddings and of all proxies
     add: Launch  # the parts of the loss
 
-    def prepared(self, X: Tensor, labels: Tensor, weights: Tensor | None, biased: bool) -> tuple[Any, ...]:
-        """Unit embeddings (B, D), 1 / |x| (B,), biases (B,) or None, and parts of a number of samples or classes."""
+    def prepared(
+        self, X: Tensor, labels: Tensor, weights: Tensor | None, biased: bool, P: Tensor | None = None
+    ) -> tuple[Any, ...]:
+        """Unit embeddings (B, D), 1 / |x| (B,), biases (B,) or None, parts of a number of samples or classes.
+
+        The last is the labels' scale · cosine (B,), or None without ``P``.
+        """
         of, new = self.common, X.new_empty
         if X.is_cpu:  # Triton's interpreter leaves out the kernel's assertions
             check_label_range(labels, of.shape[1])
@@ -87,8 +100,9 @@ class GpuPlan(Plan):
         U, inverse_norm = new((of.shape[0], of.shape[2]), dtype=of.operand), new(of.shape[0], dtype=of.compute)
         bias = torch.empty_like(inverse_norm) if biased else None
         counts = new(self.prepare.grid[0], dtype=torch.int32)
-        self.prepare(X, U, inverse_norm, labels, weights, bias, counts)
-        return U, inverse_norm, bias, counts
+        target = None if P is None else torch.empty_like(inverse_norm)
+        self.prepare(X, U, inverse_norm, labels, weights, bias, counts, P, target)
+        return U, inverse_norm, bias, counts, target
 
     def chunk_of(self, piece: Piece, P: Tensor, U: Tensor | None, norm: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The rows of a chunk as they are multiplied, in ``U`` or in P, and 1 / |p| in ``norm``."""
@@ -102,27 +116,30 @@ class GpuPlan(Plan):
     def gradients_of(
         self,
         piece: Piece,
-        factors: tuple[Tensor, Tensor],
+        operands: tuple[Tensor, Tensor, Tensor | None],
         V: Tensor,
-        norm: Tensor | None,
+        factor: Tensor | None,
         into: tuple[Tensor | None, Tensor | None, Tensor | None],
         complete: Callable[[Tensor, Tensor, int], None] | None = None,
     ) -> Unscaled | None:
-        """Add a chunk to dX, and give dL/dP to dP: factors dS (c, B), X (B, D); ``into``: dX, room for dV, dP.
+        """Add a chunk to dX, and give dL/dP to dP.
 
-        ``complete`` takes dV, dS and the first class, and writes to dV what the product lacks.
+        ``operands``: dS (c, B), X (B, D) for dV = dS·X, and W (c, D) for dX = dSᵀ·W; ``factor``: of the rows of dV, as
+        Unscaled has it; ``into``: dX, room for dV, dP. ``complete`` takes dV, dS and the first class, and writes to dV
+        what the product lacks.
         """
-        (dS, X), (dX, room, dP) = factors, into
-        if dX is not None and piece.first == 0:
-            product(dS.t(), V, dX)
-        elif dX is not None:
-            accumulate(dX, dS.t(), V)
+        (dS, X, W), (dX, room, dP) = operands, into
+        if dX is not None and W is not None:
+            if piece.first == 0:
+                product(dS.t(), W, dX)
+            else:
+                accumulate(dX, dS.t(), W)
         if room is None:
             return None
         dV = product(dS, X, room[: len(dS)])
         if complete is not None:
             complete(dV, dS, piece.first)
-        unscaled = Unscaled(dV, V, None if self.common.as_they_are else norm)
+        unscaled = Unscaled(dV, V, factor)
         if dP is None:
             return unscaled
         piece.finish(unscaled, None, dP[piece.first : piece.last])
@@ -138,6 +155,18 @@ class GpuPlan(Plan):
         room = new((rows, D), dtype=of.compute) if self.wanted[1] else None
         several = self.wanted[1] and rows < C
         return U, norm, (dX, room, new_rows(P, C, by_columns(P), P.dtype) if several else None)
+
+    def results(
+        self,
+        parts: Tensor,
+        of_X: tuple[Tensor, Tensor],
+        into: tuple[Tensor | None, Tensor | None, Tensor | None],
+        left: Unscaled | None,
+    ) -> Results:
+        """The loss from its parts, and the gradients; ``of_X``: rows that give dX, and their factors."""
+        dX, _, dP = into
+        unscaled = None if dX is None else Unscaled(dX, *of_X)
+        return self.loss(parts), [unscaled, left if dP is None else dP]  # type: ignore[list-item]  # scale() makes them
 
     def loss(self, totals: Tensor) -> Tensor:
         """The sum of the parts of the loss, ()."""
@@ -193,16 +222,23 @@ def chunks_of(common: Common) -> list[tuple[int, int]]:
     return [(first, min(C, first + rows)) for first in range(0, C, rows)]
 
 
-def prepare_launch(common: Common, X: Tensor, distinct: bool, bias: float) -> Launch:
-    """The first launch of a step: see :func:`~robustdml_ops.engine.rows.step_kernels.prepare_samples`."""
+def prepare_launch(
+    common: Common, X: Tensor, distinct: bool, bias: float, target: tuple[Tensor, float] | None = None
+) -> Launch:
+    """The first launch of a step: see :func:`~robustdml_ops.engine.rows.step_kernels.prepare_samples`.
+
+    ``target``: proxies, and the factor of the labels' cosines.
+    """
     from robustdml_ops.engine.rows.step_kernels import prepare_samples as kernel
 
     B, C, D = common.shape
     tile = rows_launch(D, device.tile_of("rows", X))
     numbers = {"B": B, "D": D, "classes": C, "row_stride": X.stride(0), "column_stride": X.stride(1), "bias": bias}
+    strides = (0, 0) if target is None else target[0].stride()
+    numbers |= {"P_row_stride": strides[0], "P_column_stride": strides[1], "scale": target[1] if target else 0.0}
     # Labels and weights are checked by the kernel's assertions; those of integer overflow stay out.
     checks = {"largest": largest_weight(common.compute), "debug": True, "sanitize_overflow": False}
-    tensors = ("X", "U", "inverse_norm", "labels", "weights", "log_weights", "counts")
+    tensors = ("X", "U", "inverse_norm", "labels", "weights", "log_weights", "counts", "P", "target")
     blocks = {"DISTINCT": distinct, "BLOCK_B": device.block_of(B, 256), **tile}
     return Launch(kernel, device.grid_of(B, tile["BLOCK_R"]), tensors, {**numbers, **checks, **blocks})
 
@@ -222,10 +258,10 @@ def finish_launches(common: Common, X: Tensor, P: Tensor) -> tuple[Finish, Finis
     B, C, D = common.shape
     V, columns = P.stride() if common.as_they_are else (D, 1), by_columns(P)
     of_chunks = {
-        n: finish_launch(n, D, P, P.dtype, V, P.stride(), columns)
-        for n in {last - first for first, last in chunks_of(common)}
+        n: finish_launch(n, D, P, P.dtype, V, P.stride(), columns, not common.as_they_are)
+        for n in {C, *(last - first for first, last in chunks_of(common))}
     }
-    return finish_launch(B, D, P, X.dtype), finish_launch(C, D, P, P.dtype, V, P.stride(), columns), of_chunks
+    return finish_launch(B, D, P, X.dtype), of_chunks[C], of_chunks
 
 
 def finish_launch(
@@ -236,15 +272,16 @@ def finish_launch(
     V: tuple[int, ...] | None = None,
     out: tuple[int, ...] | None = None,
     columns: bool = False,
+    unit: bool = True,
 ) -> Finish:
-    """The gradient of ``n`` rows, of strides ``out``, from that of rows as multiplied, of strides ``V``."""
+    """The gradient of ``n`` rows, of strides ``out``, from that of rows as multiplied, of strides ``V``, ``unit``."""
     from robustdml_ops.engine.rows.kernels import subtract_radial as kernel
 
     tile, rows = rows_launch(D, device.tile_of("rows", like)), (D, 1)
     names = ("n", "D", *(f"{of}{which}_stride" for of in ("G_", "", "out_") for which in ("row", "column")))
     numbers = dict(zip(names, (n, D, *rows, *(V or rows), *(out or rows)), strict=True))
-    tensors = ("G", "V", "inverse_norm", "factor", "out")
-    return Finish(Launch(kernel, device.grid_of(n, tile["BLOCK_R"]), tensors, {**numbers, **tile}), dtype, columns)
+    tensors, fixed = ("G", "V", "row_factor", "factor", "out"), {**numbers, "UNIT": unit, **tile}
+    return Finish(Launch(kernel, device.grid_of(n, tile["BLOCK_R"]), tensors, fixed), dtype, columns)
 
 
 def add_launch(n: int) -> Launch:

@@ -22,7 +22,7 @@ _FEW = 2048
 
 
 def are_several(labels: object) -> TypeGuard[Tensor]:
-    """Whether labels are those of several classes a sample."""
+    """Whether labels have several classes a sample, (B, K)."""
     return isinstance(labels, Tensor) and (labels.layout != torch.strided or labels.dim() == 2)
 
 
@@ -66,6 +66,11 @@ def pair_labels(
     """Labels of anchors and of candidates, int64, equal where they were equal; the same tensor stays the same."""
     _check_given(labels)
     same = ref_labels is labels
+    if are_several(labels) or are_several(ref_labels):
+        of_batch = shared_labels(labels, embeddings)
+        if ref_emb is None or same:
+            return of_batch, None if ref_emb is None else of_batch
+        return of_batch, shared_labels(ref_labels, ref_emb, "ref_labels", "ref_emb")
     labels, ref_labels = signed_labels(labels), signed_labels(ref_labels, "ref_labels")
     vectors = [one for one in (labels, ref_labels) if isinstance(one, Tensor) and one.dim() == 1]
     if any(one.is_floating_point() or one.dtype == torch.bool for one in vectors):
@@ -92,6 +97,40 @@ def _numbered(labels: object, ref_labels: object) -> tuple[object, object]:
     return places[: len(labels)], places[len(labels) :]
 
 
+def listed_labels(matrix: Tensor, samples: int, num_classes: int) -> tuple[Tensor, Tensor]:
+    """Columns and values of a sparse matrix (B, C), as (B, K) each."""
+    if matrix.shape != (samples, num_classes):
+        raise ValueError(
+            f"sparse labels must have shape ({samples}, {num_classes}), a weight for each sample and class, got "
+            f"{tuple(matrix.shape)}"
+        )
+    matrix = matrix.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
+    (rows, columns), values = matrix.indices(), matrix.values()
+    counts = torch.bincount(rows, minlength=samples)
+    places = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    shape = (samples, max(1, int(counts.max()) if samples else 0))
+    labels = columns.new_full(shape, ABSENT).index_put((rows, places), columns)
+    if not values.is_floating_point():
+        values = values.float()
+    return labels, values.new_zeros(shape).index_put((rows, places), values)
+
+
+def shared_labels(labels: object, embeddings: Tensor, name: str = "labels", of: str = "embeddings") -> Tensor:
+    """Labels (B,) or (B, K) int64 of pairs: integers, or the places of a sparse matrix (B, C) where it is not 0."""
+    if isinstance(labels, Tensor) and labels.layout != torch.strided:
+        found, values = listed_labels(labels, len(embeddings), labels.shape[-1])
+        labels = found.masked_fill(values == 0, ABSENT)
+    checked = check_labels(labels, embeddings, name, of, several=True)
+    if checked.dim() == 2:
+        check_distinct(checked)
+    return checked
+
+
+def without_samples(labels: Tensor, absent: Tensor) -> Tensor:
+    """Labels (B,) or (B, K), ABSENT for the samples ``absent`` (B,) bool."""
+    return labels.masked_fill(absent if labels.dim() == 1 else absent[:, None], ABSENT)
+
+
 def check_labels(
     labels: object, embeddings: Tensor, name: str = "labels", of: str = "embeddings", several: bool = False
 ) -> Tensor:
@@ -114,7 +153,7 @@ def check_label_range(labels: Tensor, num_classes: int) -> None:
 
 
 def check_distinct(labels: Tensor) -> None:
-    """No class twice in a row of labels (B, K), of which negative numbers stand for none."""
+    """Refuse a class that occurs twice in a row of labels (B, K); negative numbers stand for no class."""
     ordered = labels.sort(1).values
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
     require(

@@ -62,7 +62,7 @@ def flatten(options: Any) -> OpArguments:
 
 
 def unflatten(names: Sequence[str], numbers: Sequence[float], tensors: Sequence[Tensor]) -> Any:
-    """The options of which :func:`flatten` made these lists."""
+    """The inverse of :func:`flatten`."""
     return _table(iter(names), iter(numbers), iter(tensors))
 
 

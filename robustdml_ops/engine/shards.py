@@ -77,7 +77,7 @@ class OneProcess:
         return torch.ones_like(labels, dtype=torch.bool)
 
     def to_local_labels(self, labels: Tensor) -> Tensor:
-        """Labels (B,) counted from the first class of this shard, ``ELSEWHERE`` for those of other shards."""
+        """Labels (B,) counted from the first class of this shard; ``ELSEWHERE`` for classes of other shards."""
         return labels
 
     def sum_terms(self, term: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ def is_sharded(tensor: Tensor | None) -> bool:
 
 
 def check_held(module: Any) -> None:
-    """Raise where the module no longer holds what has an entry for each class itself."""
+    """Raise if a parameter with an entry for each class is no longer the module's own, as after a parametrisation."""
     for name in module.class_dimensions():
         held = module._parameters.get(name, module._buffers.get(name))
         # The mark of FullyShardedDataParallel has no public name.

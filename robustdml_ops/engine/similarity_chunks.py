@@ -83,7 +83,7 @@ saved_limit: int | None = None
 
 
 def cache_rows(per_class: int, device: torch.device) -> int:
-    """Classes per chunk, so that what they bring stays in the last-level cache; ``per_class`` as above."""
+    """Classes per chunk, so that their data stays in the last-level cache; ``per_class`` as above."""
     budget = (32 if device.type == "cuda" else 12) * MB
     size = 4 * max(1, per_class)
     # Where few rows fill the cache, S is in memory anyway, and a product of few rows is slow: 64 rows with 10⁵ columns
@@ -144,7 +144,7 @@ def upstream_arguments(upstream: tuple[Tensor, Tensor] | None) -> dict[str, Any]
 
 
 def count_selected(proxies: Tensor, rows: Tensor | None) -> int:
-    """Number of proxies in a sweep: all, or those of ``rows``."""
+    """Number of proxies in a sweep: all, or ``len(rows)``."""
     return len(proxies) if rows is None else len(rows)
 
 

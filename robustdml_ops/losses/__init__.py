@@ -17,6 +17,7 @@ from robustdml_ops.losses.memory_contrastive import MemoryContrastiveLoss
 from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.normalized_softmax import NormalizedSoftmaxLoss
 from robustdml_ops.losses.ntxent import NTXentLoss
+from robustdml_ops.losses.observation import Observation
 from robustdml_ops.losses.procsim import ProcSimLoss, ProcSimStep
 from robustdml_ops.losses.proxy_anchor import ProxyAnchorLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
@@ -42,6 +43,7 @@ __all__ = [
     "MultiSimilarityLoss",
     "NTXentLoss",
     "NormalizedSoftmaxLoss",
+    "Observation",
     "ProcSimLoss",
     "ProcSimStep",
     "ProxyAnchorLoss",

@@ -149,8 +149,12 @@ class AdaFaceLoss(MarginSoftmaxLoss):
             raise ValueError(f"momentum must be at most 1, got {momentum}")
         self._refuse_dense("AdaFace's margin")
         self.concentration, self.momentum = concentration, momentum
-        self.register_buffer("mean_length", torch.tensor(20.0))
-        self.register_buffer("length_deviation", torch.tensor(100.0))
+        for name, value in self.initial_buffers().items():
+            self.register_buffer(name, value)
+
+    def initial_buffers(self) -> dict[str, Tensor]:
+        """Values that buffers begin with, which the meta device does not hold."""
+        return {"mean_length": torch.tensor(20.0), "length_deviation": torch.tensor(100.0)}
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "AdaFaceLoss":
         """Leave the running lengths in float32 at least, in which small changes of them add up."""

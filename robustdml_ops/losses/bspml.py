@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from robustdml_ops.engine.labels import ABSENT, pair_labels
+from robustdml_ops.engine.labels import pair_labels, without_samples
 from robustdml_ops.engine.plan import Plan
 from robustdml_ops.engine.validation import check_matrix, check_sample_weights
 from robustdml_ops.losses.families.pairs import PairInputs
@@ -15,7 +15,7 @@ from robustdml_ops.losses.multi_similarity import MultiSimilarityLoss
 from robustdml_ops.losses.options import Backend, Reduction
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops.pairs.autograd import pair_dtype
-from robustdml_ops.ops.pairs.plan import PairFormula
+from robustdml_ops.ops.pairs.formula import PairFormula
 
 
 class BSPMLLoss(MultiSimilarityLoss):
@@ -82,10 +82,11 @@ class BSPMLLoss(MultiSimilarityLoss):
             weights = check_sample_weights(inputs.sample_weights, weights).detach()
             candidate_weights = self.shards.put_own_first(weights)
         if self.exclude_zero_weights:
-            labels = labels.masked_fill(weights == 0, ABSENT)
+            labels = without_samples(labels, weights == 0)
         mean = self.reduction == "mean"
         scale = weights / max(1, len(labels)) if mean else weights
-        pairs = PairInputs((embeddings, labels, None, None), None, scale, present=1)
+        given: dict[str, Any] = {"ids": self._ids(inputs), "seen": self._observation}
+        pairs = PairInputs((embeddings, labels, None, None), None, scale, present=1, **given)
         if mean:
             return self._weighted_sum(self._own_anchors(pairs), candidate_weights)
         own = weights[self.shards.own_slice()]

@@ -17,7 +17,7 @@ from robustdml_ops.losses.peer.package import SubLosses, peer_reducers, reducer_
 from robustdml_ops.ops import PairHinge, pair_hinge, pair_hinge_sum
 from robustdml_ops.ops.pairs import hinge_options
 from robustdml_ops.ops.pairs.autograd import pair_dtype
-from robustdml_ops.ops.pairs.plan import PairFormula
+from robustdml_ops.ops.pairs.formula import PairFormula
 
 
 class ContrastiveLoss(PairFamilyLoss):
@@ -102,7 +102,8 @@ class ContrastiveLoss(PairFamilyLoss):
             settings, scale = self._settings()
             embeddings, _, candidates, _ = checked.pairs
             one = embeddings.new_ones((), dtype=pair_dtype(embeddings, candidates))
-            total: Tensor = pair_hinge_sum(*checked.pairs, one, one, **settings, average=True, backend=self.backend)
+            settings |= {**checked.of_sets(), "average": True, "backend": self.backend}
+            total: Tensor = pair_hinge_sum(*checked.pairs, one, one, **settings)
             return total if scale == 1 else scale * total
         hinge = self._hinge(checked)
         found = [
@@ -154,7 +155,8 @@ class ContrastiveLoss(PairFamilyLoss):
         """Sums of the losses of pairs that exceed a threshold."""
         settings, scale = self._settings(positive_above, negative_above)
         if inputs.listed is None:
-            hinge = pair_hinge(*inputs.pairs, **settings, anchors_first=inputs.anchors_first, backend=self.backend)
+            of_labels: dict[str, Any] = {**settings, **inputs.of_sets(), "backend": self.backend}
+            hinge = pair_hinge(*inputs.pairs, **of_labels)
         else:
             hinge = listed_hinge(inputs.cosines(), **settings)
         if scale != 1:

@@ -9,13 +9,14 @@ Nothing waits for a GPU: numbers are copied to the host beside the work, and rea
 import math
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from robustdml_ops.backends.dispatch import is_recorded
 from robustdml_ops.engine.labels import are_several
+from robustdml_ops.losses.inputs import LossInputs
 
 # Steps until the class matrix has to have moved.
 UNMOVED = 100
@@ -35,22 +36,54 @@ PATIENCE = 1000
 ROWS = 64
 
 
-class FirstSteps:
-    """Looks at the calls of a loss with a class matrix in training, until both questions are answered."""
+class Watch:
+    """Looks at the first calls of a loss in training, until its questions are answered."""
+
+    messages: ClassVar[dict[str, Callable[[Any, Any, int], str | None]]] = {}
 
     def __init__(self) -> None:
         self.calls, self.last = 0, 0
+        self.arriving: dict[str, Tensor] = {}  # numbers on the host, NaN until they are there
+        self.over = False
+
+    def look(self, loss_function: Any, inputs: LossInputs) -> None:
+        """See the inputs of a call before its loss, which may move the proxies; calls before it were right."""
+
+    def __call__(self, loss_function: Any, inputs: LossInputs, loss: Any) -> None:
+        """See one call, with its result: a loss, or what a reducer of the peer makes of it."""
+        raise NotImplementedError
+
+    def _send(self, name: str, numbers: Tensor) -> None:
+        here = torch.full(numbers.shape, math.nan, dtype=torch.float32, device="cpu", pin_memory=numbers.is_cuda)
+        self.arriving[name] = here.copy_(numbers, non_blocking=True)
+
+    def _tell(self, loss_function: Any, last: int) -> None:
+        """Warn of what has arrived; all is told ``last`` calls after the first."""
+        for name, numbers in list(self.arriving.items()):
+            if not numbers.isnan().any():
+                del self.arriving[name]
+                message = self.messages[name](loss_function, numbers.tolist(), self.last)
+                if message is not None:
+                    warnings.warn(message, stacklevel=3)
+        self.over = self.calls > last + (PATIENCE if self.arriving else 0)
+
+
+class FirstSteps(Watch):
+    """Looks at the calls of a loss with a class matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.seldom = False  # whether a class is met so seldom that the loss itself tells late
         self.rows: Tensor | None = None  # of some classes of the first batch
         self.values: Tensor | None = None  # of these rows, at first
         self.total: Tensor | None = None
         # Hits and samples, (2,) each: own proxies "nearer", and retrieval within the batch at "first" and at "last".
         self.counted: dict[str, Tensor] = {}
-        self.arriving: dict[str, Tensor] = {}  # numbers on the host, NaN until they are there
-        self.over = False
 
-    def look(self, loss_function: Any, embeddings: Any, labels: Any) -> None:
-        """See the embeddings of a call before its loss, which may move the proxies; calls before it were right."""
+    def look(self, loss_function: Any, inputs: LossInputs) -> None:
+        """See how near the embeddings are before the loss moves the proxies."""
+        embeddings: Any = inputs.embeddings
+        labels: Any = inputs.labels
         first, last = 0 < self.calls <= AVERAGED, EARLY - AVERAGED <= self.calls < EARLY
         if not self.seldom or not (first or last) or torch.compiler.is_compiling():
             return
@@ -64,8 +97,9 @@ class FirstSteps:
         for name, counts in found.items():
             self.counted[name] = self.counted[name] + counts if name in self.counted else counts
 
-    def __call__(self, loss_function: Any, embeddings: Tensor, labels: Tensor | None, loss: Any) -> None:
-        """See one call, with its result: a loss, or what a reducer of the peer makes of it."""
+    def __call__(self, loss_function: Any, inputs: LossInputs, loss: Any) -> None:
+        """Follow the loss, and some rows of the class matrix."""
+        embeddings, labels = inputs.embeddings, inputs.labels
         learns = isinstance(loss, Tensor) and loss.requires_grad and loss_function._class_parameter().requires_grad
         if torch.compiler.is_compiling() or not learns or loss.is_meta or labels is None or are_several(labels):
             return
@@ -85,14 +119,7 @@ class FirstSteps:
         if self.calls == EARLY and "last" in self.counted:
             self._send("early", _judged(**self.counted))
             self.counted = {}
-        for name, numbers in list(self.arriving.items()):
-            if not numbers.isnan().any():
-                del self.arriving[name]
-                values: Any = numbers.tolist()
-                message = MESSAGES[name](loss_function, values, self.last)
-                if message is not None:
-                    warnings.warn(message, stacklevel=2)
-        self.over = self.calls > max(self.last, UNMOVED, EARLY) + (PATIENCE if self.arriving else 0)
+        self._tell(loss_function, max(self.last, UNMOVED, EARLY))
 
     def _begin(self, loss_function: Any, samples: int, labels: Tensor) -> None:
         last = STEPS + math.ceil(SIGHTINGS * loss_function.num_classes / max(1, samples))
@@ -107,10 +134,6 @@ class FirstSteps:
             places = loss_function.shards.to_local_labels(labels[:ROWS].to(matrix.device, torch.int64))
             self.rows = places.clamp(0, len(matrix) - 1)
             self.values = matrix[self.rows].clone()
-
-    def _send(self, name: str, numbers: Tensor) -> None:
-        here = torch.full(numbers.shape, math.nan, dtype=torch.float32, device="cpu", pin_memory=numbers.is_cuda)
-        self.arriving[name] = here.copy_(numbers, non_blocking=True)
 
 
 def _matrix(loss_function: Any) -> Tensor:
@@ -218,8 +241,4 @@ def _not_learnt(loss_function: Any, found: list[float], _: int) -> str | None:
     )
 
 
-MESSAGES: dict[str, Callable[[Any, Any, int], str | None]] = {
-    "moved": _unmoved,
-    "loss": _standing,
-    "early": _not_learnt,
-}
+FirstSteps.messages = {"moved": _unmoved, "loss": _standing, "early": _not_learnt}

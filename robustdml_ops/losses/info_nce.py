@@ -1,4 +1,4 @@
-"""InfoNCE of two towers, as CLIP has it, and RINCE."""
+"""InfoNCE of two towers (CLIP's loss), and RINCE."""
 
 import math
 
@@ -9,7 +9,7 @@ from robustdml_ops.engine.validation import check_matrix, check_number, check_po
 from robustdml_ops.losses.families.contrast import TwoTowerLoss
 from robustdml_ops.losses.options import Backend
 from robustdml_ops.ops.pairs.backends import ContrastOptions
-from robustdml_ops.ops.pairs.plan import PairFormula
+from robustdml_ops.ops.pairs.formula import PairFormula
 
 
 class InfoNCELoss(TwoTowerLoss):
@@ -83,23 +83,30 @@ class InfoNCELoss(TwoTowerLoss):
         return PairFormula(ContrastOptions(form), divisors=(sides, math.inf))
 
     def _fused_loss(
-        self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None
+        self,
+        embeddings: Tensor,
+        others: Tensor,
+        sample_weights: Tensor | None,
+        negatives: Tensor | None,
+        ids: Tensor | None,
     ) -> Tensor:
         scale = self._scale(embeddings, others, sample_weights) / (2 if self.symmetric else 1)
         coefficients = self._coefficients(embeddings, others)
         candidates = others if negatives is None else torch.cat([others, negatives.to(others.dtype)])
         if self.symmetric and self.q is None and not self.shards.divided:
-            return self._contrast(embeddings, candidates, scale, coefficients, "both").total
-        total = self._of_rows(embeddings, candidates, scale, coefficients)
+            return self._contrast(embeddings, candidates, scale, coefficients, ids, "both").total
+        total = self._of_rows(embeddings, candidates, scale, coefficients, ids)
         if self.symmetric:
-            total = total + self._of_rows(others, embeddings, scale, coefficients)
+            total = total + self._of_rows(others, embeddings, scale, coefficients, ids)
         return self.shards.sum_terms(total)
 
-    def _of_rows(self, rows: Tensor, candidates: Tensor, scale: Tensor, coefficients: Tensor) -> Tensor:
+    def _of_rows(
+        self, rows: Tensor, candidates: Tensor, scale: Tensor, coefficients: Tensor, ids: Tensor | None
+    ) -> Tensor:
         """Σ_i scale_i ℓ_i of the rows of this process."""
         if self.q is None:
-            return self._contrast(rows, candidates, scale, coefficients).total
-        _, loss, lse, _ = self._contrast(rows, candidates, scale, coefficients, summed=False)
+            return self._contrast(rows, candidates, scale, coefficients, ids).total
+        _, loss, lse, _ = self._contrast(rows, candidates, scale, coefficients, ids, summed=False)
         bound = (self.lam**self.q * (self.q * lse).exp() - (self.q * (lse - loss)).exp()) / self.q
         if bound.device.type == "cpu":
             require(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.labels import ABSENT, check_distinct, check_label_range, signed_labels
+from robustdml_ops.engine.labels import ABSENT, check_distinct, check_label_range, listed_labels, signed_labels
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import (
     INTEGERS,
@@ -28,6 +28,8 @@ class LossInputs(NamedTuple):
     sample_weights: Tensor | None = None
     margins: Tensor | None = None  # of the samples, in losses with a margin
     label_weights: Tensor | None = None  # (B, K), of labels (B, K)
+    sample_ids: Tensor | None = None  # (B,), in losses on pairs; beside candidates with ids of their own, (m,)
+    ref_ids: Tensor | None = None
 
 
 def refuse_candidates(why: str, inputs: LossInputs) -> None:
@@ -88,7 +90,7 @@ def several_labels(
     if labels.layout != torch.strided:
         if weights is not None:
             raise ValueError("label_weights beside sparse labels, whose values are the weights: leave them out")
-        labels, weights = _listed(labels, B, num_classes)
+        labels, weights = listed_labels(labels, B, num_classes)
     labels = signed_labels(labels)
     if labels.dtype not in INTEGERS:
         raise ValueError(
@@ -124,21 +126,3 @@ def _checked_weights(weights: Tensor, labels: Tensor) -> Tensor:
     wanted = f": weights must be finite, not negative and at most {largest:.2g}"
     check_elements("label_weights", weights, lambda values: (values >= 0) & (values <= largest), wanted)
     return weights
-
-
-def _listed(matrix: Tensor, samples: int, num_classes: int) -> tuple[Tensor, Tensor]:
-    """Columns and values of a sparse matrix (B, C), as (B, K) each."""
-    if matrix.shape != (samples, num_classes):
-        raise ValueError(
-            f"sparse labels must have shape ({samples}, {num_classes}), a weight for each sample and class, got "
-            f"{tuple(matrix.shape)}"
-        )
-    matrix = matrix.to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
-    (rows, columns), values = matrix.indices(), matrix.values()
-    counts = torch.bincount(rows, minlength=samples)
-    places = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
-    shape = (samples, max(1, int(counts.max()) if samples else 0))
-    labels = columns.new_full(shape, ABSENT).index_put((rows, places), columns)
-    if not values.is_floating_point():
-        values = values.float()
-    return labels, values.new_zeros(shape).index_put((rows, places), values)

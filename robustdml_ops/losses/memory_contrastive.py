@@ -13,7 +13,7 @@ from robustdml_ops.losses.inputs import LossInputs
 from robustdml_ops.losses.options import Backend, Reduction
 from robustdml_ops.ops import pair_hinge, pair_hinge_sum
 from robustdml_ops.ops.pairs import hinge_options
-from robustdml_ops.ops.pairs.plan import PairFormula
+from robustdml_ops.ops.pairs.formula import PairFormula
 
 
 class MemoryContrastiveLoss(PairFamilyLoss):
@@ -75,7 +75,8 @@ class MemoryContrastiveLoss(PairFamilyLoss):
     def _fused_loss(self, inputs: LossInputs) -> Tensor:
         checked = self._checked(inputs)
         embeddings, labels, candidates, _ = checked.pairs
-        alone = PairInputs((embeddings, labels, None, None), None, checked.weights, checked.present)
+        given: dict[str, Any] = {"ids": (checked.ids[0], None), "seen": checked.seen}
+        alone = PairInputs((embeddings, labels, None, None), None, checked.weights, checked.present, **given)
         of_batch = self._term(self._own_anchors(alone))
         if candidates is None:
             return of_batch
@@ -113,7 +114,7 @@ class MemoryContrastiveLoss(PairFamilyLoss):
     def _term(self, inputs: PairInputs) -> Tensor:
         settings: dict[str, Any] = {
             **self._numbers(),
-            "anchors_first": inputs.anchors_first,
+            **inputs.of_sets(),
             "backend": self.backend,
         }
         if self._in_one_sweep(inputs):
@@ -153,5 +154,5 @@ class BatchAndBankPlan(Plan):
 
 def _alone(tensors: Sequence[Any]) -> tuple[Any, ...]:
     """Tensors of a step without candidates."""
-    X, _, scale, bias, labels, _, *rest = tensors
-    return X, None, scale, bias, labels, None, *rest
+    X, _, scale, bias, labels, _, weights, ids, _, *rest = tensors
+    return X, None, scale, bias, labels, None, weights, ids, None, *rest

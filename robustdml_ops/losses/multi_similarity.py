@@ -16,7 +16,7 @@ from robustdml_ops.losses.peer.package import named
 from robustdml_ops.ops import PairLSE, pair_lse, pair_lse_sum
 from robustdml_ops.ops.pairs import lse_options
 from robustdml_ops.ops.pairs.autograd import pair_dtype
-from robustdml_ops.ops.pairs.plan import PairFormula
+from robustdml_ops.ops.pairs.formula import PairFormula
 
 
 class MultiSimilarityLoss(PairFamilyLoss):
@@ -111,7 +111,7 @@ class MultiSimilarityLoss(PairFamilyLoss):
     def _weighted_sum(self, inputs: PairInputs, candidate_weights: Tensor | None = None) -> Tensor:
         """Σ weight_i ℓ_i / present, () over the anchors of all processes."""
         scales = (inputs.scale(self.alpha), inputs.scale(self.beta))
-        settings = self._settings(candidate_weights=candidate_weights, anchors_first=inputs.anchors_first)
+        settings = self._settings(candidate_weights=candidate_weights, **inputs.of_sets())
         return self.shards.sum_terms(pair_lse_sum(*inputs.pairs, *scales, **settings, backend=self.backend))
 
     def _sample_losses(self, inputs: PairInputs, candidate_weights: Tensor | None = None) -> Tensor:
@@ -119,7 +119,7 @@ class MultiSimilarityLoss(PairFamilyLoss):
         if inputs.listed is not None:
             lse = listed_lse(inputs.cosines(), **self._settings())
         else:
-            settings = self._settings(candidate_weights=candidate_weights, anchors_first=inputs.anchors_first)
+            settings = self._settings(candidate_weights=candidate_weights, **inputs.of_sets())
             lse = pair_lse(*inputs.pairs, **settings, backend=self.backend)
         if inputs.sharded:
             lse = PairLSE(*self.shards.join_log_one_plus(torch.stack(lse)).unbind())

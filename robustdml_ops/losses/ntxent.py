@@ -16,7 +16,8 @@ from robustdml_ops.losses.options import Backend, LossOptions, Reduction, shared
 from robustdml_ops.losses.peer.listed_pairs import labelled_nt_xent, listed_nt_xent
 from robustdml_ops.losses.peer.package import SubLosses
 from robustdml_ops.ops.pairs.backends import ContrastOptions
-from robustdml_ops.ops.pairs.plan import PairFormula
+from robustdml_ops.ops.pairs.formula import PairFormula
+from robustdml_ops.ops.pairs.sets import count_pairs
 
 
 class NTXentLoss(ContrastFamilyLoss):
@@ -95,6 +96,8 @@ class NTXentLoss(ContrastFamilyLoss):
     def _number_of_pairs(self, inputs: PairInputs) -> Tensor | int:
         """Positive pairs of all processes, at least 1."""
         if inputs.listed is None:
+            if not (sets := inputs.sets()).are_plain:
+                return count_pairs(sets)[0].sum().clamp(min=1)
             _, labels, _, candidate_labels = inputs.pairs
             return count_labelled(labels, candidate_labels)[0].sum().clamp(min=1)
         here = torch.tensor(len(inputs.listed.positives), device=inputs.pairs[0].device)

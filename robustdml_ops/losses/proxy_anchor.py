@@ -9,7 +9,8 @@ from typing_extensions import Never
 from robustdml_ops.engine.plan import Plan
 from robustdml_ops.losses.families.anchor import AnchorFamilyLoss
 from robustdml_ops.losses.options import Backend, ClassMatrixOptions, Reduction, shared
-from robustdml_ops.ops.anchor.plan import anchor_gpu_plan, anchor_plan
+from robustdml_ops.ops.anchor.gpu_plan import anchor_gpu_plan
+from robustdml_ops.ops.anchor.plan import anchor_plan
 
 
 class ProxyAnchorLoss(AnchorFamilyLoss):

@@ -15,6 +15,7 @@ from robustdml_ops.backends.dispatch import in_eager_mode, is_recorded
 from robustdml_ops.backends.triton_device import exact_float32_products
 from robustdml_ops.engine import similarity_chunks
 from robustdml_ops.engine.proxy_update import owner_of
+from robustdml_ops.losses.inputs import LossInputs
 
 # Steps before the capture: they compile, load and check kernels, which a capture cannot.
 WARM_UP = 3
@@ -71,6 +72,9 @@ class RecordedStep:
         """The loss of a batch, with the arguments of the loss."""
         loss = self.loss
         tensors = _by_name(self._signature, inputs, named)
+        if loss._observation is not None:
+            observed: Tensor = loss(**tensors)
+            return observed
         first = next((tensor for tensor in tensors.values() if isinstance(tensor, Tensor)), None)
         if first is not None:
             _refuse_modes(loss, first)
@@ -85,11 +89,12 @@ class RecordedStep:
         if watching is not None and watching.over:
             watching = None
         if watching is not None:
-            watching.look(loss, tensors["embeddings"], tensors.get("labels"))
+            seen = LossInputs(*(tensors.get(name) for name in LossInputs._fields))  # type: ignore[arg-type]
+            watching.look(loss, seen)
         parameters = [parameter for parameter in loss.parameters() if parameter.requires_grad]
         value: Tensor = _Replay.apply(self, list(tensors), *tensors.values(), *parameters)  # type: ignore[no-untyped-call]
         if watching is not None:
-            watching(loss, tensors["embeddings"], tensors.get("labels"), value)
+            watching(loss, seen, value)
         return value
 
     def _difference(self, tensors: dict[str, Any]) -> str | None:
@@ -199,7 +204,7 @@ def _by_name(signature: inspect.Signature, inputs: Sequence[Any], named: dict[st
 
 
 def _refuse(loss: Any, tensors: dict[str, Any]) -> None:
-    """Raise for what no graph repeats."""
+    """Raise for operations that a CUDA graph cannot repeat."""
     name = type(loss).__name__
     for key, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
@@ -222,6 +227,8 @@ def _refuse(loss: Any, tensors: dict[str, Any]) -> None:
             f"{name} draws its negatives anew for each step, and a graph would repeat one draw: take "
             "negative_share=1, or call the loss itself"
         )
+    if loss._observation is not None:
+        raise RuntimeError(f"{name} is observed, and a graph would fill the same observation: record it outside")
     if loss.shards.divided or not getattr(loss, "is_fused", lambda: True)():
         why = "its classes or samples are divided" if loss.shards.divided else "its reducer or distance is not fused"
         raise RuntimeError(f"{name} can't be recorded, as {why}: call the loss itself")
@@ -277,7 +284,7 @@ def _fixed(loss: Any) -> tuple[Any, ...]:
 @contextmanager
 def _unwatched(loss: Any) -> Iterator[None]:
     """Steps that are made to record one are none of training."""
-    looks = loss.__dict__.pop("first_steps", None)  # the class has None, which looks at nothing
+    looks = loss.__dict__.pop("first_steps", None)  # the class has None
     try:
         yield
     finally:

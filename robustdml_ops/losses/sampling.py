@@ -41,8 +41,14 @@ class Negatives(ShownSettings, nn.Module):
     def __init__(self, share: float, seed: int = 0) -> None:
         super().__init__()
         self._ratio = share.as_integer_ratio()  # PyTorch's compiler takes floats of a module for variables
-        self.register_buffer("state", torch.tensor([seed, 0]))
+        self._seed = seed
+        for name, value in self.initial_buffers().items():
+            self.register_buffer(name, value)
         self.receiver: Receiver | None = None
+
+    def initial_buffers(self) -> dict[str, Tensor]:
+        """Values that buffers begin with, which the meta device does not hold."""
+        return {"state": torch.tensor([self._seed, 0])}
 
     @property
     def share(self) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.fused_plan import STEPS as FUSED
 from robustdml_ops.losses.adaface import AdaFaceLoss
 from robustdml_ops.losses.arcface import ArcFaceLoss
 from robustdml_ops.losses.contrastive import ContrastiveLoss
@@ -22,7 +23,7 @@ from robustdml_ops.losses.proxy_anchor import ProxyAnchorLoss
 from robustdml_ops.losses.proxy_nca import ProxyNCALoss
 from robustdml_ops.losses.sigmoid import SigmoidLoss
 from robustdml_ops.losses.supcon import SupConLoss
-from robustdml_ops.ops.anchor.plan import STEPS as ANCHOR
+from robustdml_ops.ops.anchor.gpu_plan import STEPS as ANCHOR
 from robustdml_ops.ops.classes.gpu_plan import STEPS as CLASSES
 from robustdml_ops.ops.pairs.gpu_plan import STEPS as PAIRS
 from robustdml_ops.ops.self_check_cases import Inputs, Op, Ops, register_cases
@@ -71,6 +72,8 @@ _OF_CLASSES: Ops = {
     "ArcFaceLoss, smoothed": _with_classes(ArcFaceLoss, scale=16.0, label_smoothing=0.1),
     "AdaFaceLoss": _with_classes(AdaFaceLoss, scale=16.0),
 }
+# The kernel serves bfloat16; the doctor names the steps by those of float32.
+_FUSED: Ops = {**_OF_ANCHORS, **{name: _OF_CLASSES[name] for name in ("NormalizedSoftmaxLoss", "ProxyNCALoss")}}
 _OF_PAIRS: Ops = {
     "ContrastiveLoss": _of_pairs(ContrastiveLoss),
     "MultiSimilarityLoss": _of_pairs(MultiSimilarityLoss),
@@ -86,4 +89,5 @@ _OF_A_BANK: Ops = {
 
 register_cases("anchor_steps", ANCHOR, *[_OF_ANCHORS] * 3)
 register_cases("classes_steps", CLASSES, *[_OF_CLASSES] * 3)
+register_cases("fused_steps", FUSED, _FUSED, {}, _FUSED)
 register_cases("pairs_steps", PAIRS, {**_OF_PAIRS, **_OF_A_BANK}, _OF_PAIRS, _OF_A_BANK)

@@ -7,7 +7,7 @@ from robustdml_ops.engine.validation import check_finite_numbers
 from robustdml_ops.losses.families.contrast import TwoTowerLoss
 from robustdml_ops.losses.options import Backend
 from robustdml_ops.ops.pairs.backends import ContrastOptions
-from robustdml_ops.ops.pairs.plan import PairFormula
+from robustdml_ops.ops.pairs.formula import PairFormula
 
 
 class SigmoidLoss(TwoTowerLoss):
@@ -53,8 +53,13 @@ class SigmoidLoss(TwoTowerLoss):
         return PairFormula(ContrastOptions("sigmoid"))
 
     def _fused_loss(
-        self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None
+        self,
+        embeddings: Tensor,
+        others: Tensor,
+        sample_weights: Tensor | None,
+        negatives: Tensor | None,
+        ids: Tensor | None,
     ) -> Tensor:
         scale = self._scale(embeddings, others, sample_weights)
         coefficients = self._coefficients(embeddings, others, self.shards.local_shard(self.logit_bias))
-        return self.shards.sum_terms(self._contrast(embeddings, others, scale, coefficients, "sigmoid").total)
+        return self.shards.sum_terms(self._contrast(embeddings, others, scale, coefficients, ids, "sigmoid").total)

@@ -17,7 +17,8 @@ from robustdml_ops.losses.options import Backend, LossOptions, Reduction, shared
 from robustdml_ops.losses.peer.listed_pairs import listed_supcon
 from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops.pairs.backends import ContrastOptions
-from robustdml_ops.ops.pairs.plan import PairFormula
+from robustdml_ops.ops.pairs.formula import PairFormula
+from robustdml_ops.ops.pairs.sets import count_pairs
 
 
 class SupConLoss(ContrastFamilyLoss):
@@ -114,6 +115,8 @@ class SupConLoss(ContrastFamilyLoss):
                 self.shards.sum_over_processes(torch.tensor(len(joint.listed.negatives), device=joint.pairs[0].device))
                 > 0
             )
+        if not (sets := joint.sets()).are_plain:
+            return count_pairs(sets)[1].sum() > 0
         _, labels, _, candidate_labels = joint.pairs
         # ABSENT is the smallest number; one more serves an empty batch.
         both = pad(labels if candidate_labels is None else torch.cat([labels, candidate_labels]), (0, 1), value=ABSENT)

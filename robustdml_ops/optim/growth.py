@@ -12,7 +12,6 @@ from robustdml_ops.engine.proxy_update import owner_of
 from robustdml_ops.engine.shards import OneProcess, check_held, digest, local_of, shard_like
 from robustdml_ops.engine.sums import add_rows
 from robustdml_ops.engine.validation import check_finite_embeddings, check_matrix, check_range
-from robustdml_ops.losses.first_steps import FirstSteps
 from robustdml_ops.optim.optimizer import ProxyOptimizer
 
 Rows = Callable[[Tensor, Any], Tensor]
@@ -94,7 +93,7 @@ def grow_classes(
         if hasattr(item, "num_classes"):
             item.num_classes = len(origin)
         if getattr(item, "first_steps", None) is not None and not item.first_steps.over:
-            item.first_steps = FirstSteps()
+            item.first_steps = type(item.first_steps)()
 
 
 def _origin(classes: int | Tensor, number: int) -> Tensor:

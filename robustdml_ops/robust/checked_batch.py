@@ -1,4 +1,4 @@
-"""Checks of what a training step passes to a filter or a memory bank, and of who writes its buffers."""
+"""Checks of the inputs of a filter or a memory bank in a training step, and of foreign writes to its buffers."""
 
 import warnings
 from collections.abc import Callable

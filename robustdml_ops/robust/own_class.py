@@ -120,7 +120,7 @@ class OwnClassFilter(nn.Module):
             away = torch.arange(len(X), device=X.device).roll(len(X) // 2)
             if classes is None:
                 places = torch.arange(len(X), device=X.device)
-                own, chance = _nearest_of(X, labels, labels, places), _nearest_of(X, labels, labels[away], away)
+                own, chance = _nearest_of(X, labels, (labels, places), (labels[away], away))
             else:
                 own, chance = (_nearest_centre(X, classes.detach()[of].float()) for of in (labels, labels[away]))
             alone = own.isinf()
@@ -163,15 +163,16 @@ class OwnClassFilter(nn.Module):
         return labels
 
 
-def _nearest_of(X: Tensor, labels: Tensor, classes: Tensor, without: Tensor) -> Tensor:
-    """Largest cosine of each sample with those of the class given, (B,), but for one of them; −∞ where none is left."""
-    if not len(X):
-        return X.new_zeros(0)
-    found = []
-    for rows, wanted, left_out in zip(*(torch.split(one, _ROWS) for one in (X, classes, without)), strict=True):
-        cosines = (rows @ X.T).masked_fill_(wanted[:, None] != labels, -torch.inf)
-        found.append(cosines.scatter_(1, left_out[:, None], -torch.inf).amax(1))
-    return torch.cat(found)
+def _nearest_of(X: Tensor, labels: Tensor, *asked: tuple[Tensor, Tensor]) -> list[Tensor]:
+    """For classes and places (B,): a sample's largest cosine with its class but for that place; −∞ if none is left."""
+    found = [X.new_empty(len(X)) for _ in asked]
+    for first in range(0, len(X), _ROWS):
+        rows = slice(first, first + _ROWS)
+        cosines = X[rows] @ X.T
+        for nearest, (classes, without) in zip(found, asked, strict=True):
+            of_class = cosines.masked_fill(classes[rows, None] != labels, -torch.inf)
+            nearest[rows] = of_class.scatter_(1, without[rows, None], -torch.inf).amax(1)
+    return found
 
 
 def _nearest_centre(X: Tensor, rows: Tensor) -> Tensor:

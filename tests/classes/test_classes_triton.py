@@ -9,6 +9,7 @@ from robustdml_ops.ops.classes import backends as triton_classes
 from robustdml_ops.ops.classes.backends import BACKENDS, slices_of
 from robustdml_ops.ops.classes.sweep import ClassProblem
 from tests.classes.cases import EAGER, EDGES, POOLINGS, Case
+from tests.classes.seen import SEEN, check_seen
 from tests.nightly import nightly_but
 from tests.triton_here import DEVICE, MARKS, ON_GPU
 
@@ -50,6 +51,13 @@ def test_float64_over_many_chunks(pooling, H):
 @pytest.mark.parametrize("fused", [True, False])
 def test_edges(edge, fused):
     EDGES[edge]().check(TRITON, fused=fused)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # the interpreter's, on classes beyond the last
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("name", nightly_but(list(SEEN)[:4], SEEN))
+def test_what_is_seen(name, fused):
+    check_seen(name, "triton", torch.float32, fused, DEVICE)
 
 
 @ON_GPU

@@ -89,14 +89,15 @@ WITH_BANKS = {
 }
 
 
-def banks_of(place, capacity):
+def banks_of(place, capacity, ids=None):
     """The same rows with one process and divided; the last slots of a large bank are empty."""
     generator = torch.Generator().manual_seed(capacity)
     one = MemoryBank(C, D, capacity, torch.float64)
     many = shard_classes(copy.deepcopy(one), place.mesh)
     rows, labels = torch.randn(11, D, generator=generator, dtype=torch.float64), torch.arange(11) % 3
-    one.enqueue(rows, labels)
-    many.enqueue(*((rows, labels) if place.rank == 0 else (rows[:0], labels[:0])))
+    one.enqueue(rows, labels, ids)
+    here = slice(None) if place.rank == 0 else slice(0)
+    many.enqueue(rows[here], labels[here], None if ids is None else ids[here])
     return one, many
 
 
@@ -257,3 +258,25 @@ def super_contrastive(place):
         assert_same(place, one, many, mine, own)
     for buffer, other in zip(one.buffers(), many.buffers(), strict=True):
         close(other, buffer)
+
+
+@case(2, 3)
+def lonely_samples_are_counted_over_all_processes(place):
+    """Two samples of a class may be on two processes; a miner's list has own anchors."""
+    n, own = place.batch_size, place.own
+    pairs, several = torch.arange(n) // 2, torch.arange(n) % 3
+    loss, counted = sharded(place, losses.SupConLoss()), []
+    X = torch.randn(n, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)[own].requires_grad_()
+    for labels in (pairs, torch.arange(n), several):
+        loss(X, labels[own])
+        counted.append(loss.first_steps.counts.tolist())
+    assert counted == [[n % 2, n], [n % 2 + n, 2 * n], [n % 2 + n, 3 * n]]
+    loss = sharded(place, losses.SupConLoss())
+    if own.start < own.stop:
+        first = torch.tensor([own.start])
+        loss(X, indices_tuple=(first, (first + 1) % n, first, (first + 2) % n))
+        assert loss.first_steps.counts.tolist() == [own.stop - own.start - 1, own.stop - own.start]
+    else:
+        none = torch.empty(0, dtype=torch.int64)
+        loss(X, indices_tuple=(none,) * 4)
+        assert loss.first_steps.counts.tolist() == [0, 0]

@@ -2,9 +2,10 @@
 
 import torch
 
-from robustdml_ops.losses import start_class_matrix
+from robustdml_ops.distributed import shard_classes
+from robustdml_ops.losses import AdaFaceLoss, start_class_matrix
 from robustdml_ops.losses.first_steps import _nearer
-from robustdml_ops.optim import ProxySGD
+from robustdml_ops.optim import ProxyAdagrad, ProxySGD
 from tests.distributed.cases_drawn import C, D, batches, by_class, make, step
 from tests.distributed.worlds import batches_of, case, close, sharded
 
@@ -55,3 +56,29 @@ def compare_samples_of_classes_that_are_here(place):
             assert 0 <= nearer <= count <= len(X[place.own])
             compared += count
         assert place.rank or compared, "some classes of the first process's samples are its own"
+
+
+@case(2)
+def many_identities(place):
+    """What docs/large-classes.md puts together: from the meta device to a checkpoint that another loss goes on with."""
+
+    def made():
+        with torch.device("meta"):
+            loss = AdaFaceLoss(40, D, negative_share=0.3, negative_seed=5, first_embeddings=1, dtype=torch.bfloat16)
+        loss = shard_classes(loss, place.mesh)
+        return loss, ProxyAdagrad(loss, lr=0.1, radians=True)
+
+    (loss, proxies), (again, optimizer) = made(), made()
+    assert (loss.negatives.state.tolist(), float(loss.mean_length)) == ([5, 0], 20)
+    assert loss.W.to_local().shape == (D, 20) and loss.W.dtype == torch.bfloat16
+    means = torch.randn(40, D, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(0, 40, 5)  # of both shards, on both processes
+    for _ in range(4):
+        X = (means[labels] + 0.01 * torch.randn(8, D)).requires_grad_()
+        loss(X, labels).backward()
+        proxies.step()
+    found = loss.W.full_tensor().t().float()[labels]
+    assert (torch.nn.functional.cosine_similarity(found, means[labels]) > 0.9).all()
+    again.load_state_dict(loss.state_dict())
+    optimizer.load_state_dict(proxies.state_dict())
+    assert torch.equal(*(one.eval()(X, labels) for one in (loss, again)))

@@ -26,8 +26,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from robustdml_ops.distributed import shard_classes
 
-MODULES = ("losses", "pairs", "factors", "prism", "training", "drawn", "starting", "growth", "imports", "replicas")
-MODULES += ("wrappers", "backward", "errors")
+MODULES = ("losses", "pairs", "ids", "factors", "prism", "training", "drawn", "starting", "growth", "imports")
+MODULES += ("replicas", "wrappers", "backward", "observed", "errors")
 TIMEOUT = timedelta(seconds=60)
 # Samples of each process: unequal numbers, and none.
 SIZES = {1: (10,), 2: (7, 3), 3: (5, 0, 3), 4: (3, 1, 0, 6)}

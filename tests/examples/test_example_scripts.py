@@ -12,17 +12,19 @@ TORCHRUN, TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-nod
 # What comes before and after the name of the script.
 EXAMPLES = {
     "trainer.py": ([], []),
+    "many_classes.py": ([], []),
     "amp_and_compile.py": ([], []),
     "ddp.py": (TORCHRUN, []),
     "accelerate_shards.py": (TORCHRUN, []),
     "lightning_module.py": ([], TWO),
     "ray_shards.py": ([], TWO),
 }
+SHORT = ("trainer.py", "many_classes.py")
 PACKAGES = {"accelerate_shards.py": "accelerate", "lightning_module.py": "pytorch_lightning", "ray_shards.py": "ray"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "trainer.py" else pytest.mark.nightly) for name in EXAMPLES]
+    "name", [pytest.param(name, marks=() if name in SHORT else pytest.mark.nightly) for name in EXAMPLES]
 )
 def test_example(name, tmp_path):
     if name in PACKAGES:

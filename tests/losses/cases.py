@@ -1,6 +1,10 @@
 """The losses of all families beside their references: one list that the tests of every loss walk."""
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import attrgetter
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,29 +16,24 @@ from robustdml_ops import losses
 from robustdml_ops.ops import ABSENT
 
 CPU_BACKENDS = ("native", "eager")
-ANCHOR_NAMES = (
-    "proxy-anchor",
-    "smooth",
-    "smooth-factored",
-    "adaptive",
-    "adaptive-per-class",
-    "adaptive-per-class-proxy",
-    "proxy-anchor-dropped",
-    "smooth-factored-dropped",
-)
-CLASS_NAMES = (
-    "proxy-nca",
-    "proxy-nca-2017",
-    "normalized-softmax",
-    "soft-triple",
-    "soft-triple-one-center",
-    "cosface",
-    "arcface",
-    "arcface-wide",
-    "arcface-margins",
-    "adaface",
-    "subcenter-arcface",
-)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A loss of the list: its module, and its reference."""
+
+    case: "type[Case]"
+    make: Callable[..., nn.Module]  # of classes and columns, if the loss has them, and of its settings
+    reference: Callable[..., Tensor]  # of embeddings, class matrix or bank, labels, and of the same settings
+    settings: dict[str, Any] = field(default_factory=dict)
+    # Settings in one dimension, where all angles are 0 or π and centers coincide: the derivative has a pole there.
+    flat: dict[str, Any] = field(default_factory=dict)
+    # Tensors of the module that the reference takes as settings, by name.
+    tensors: Callable[[nn.Module], dict[str, Tensor]] = lambda module: {}
+    targets: Callable[["Case"], Any] = attrgetter("labels")  # what the module compares with
+    dense_targets: Callable[["Case"], Tensor] = attrgetter("labels")  # and the reference
+    takes_bank: bool = False
+    has_bank: bool = False
 
 
 @dataclass
@@ -50,15 +49,23 @@ class Case:
     weighted: bool = False
     backend: str | None = None
     seed: int = 0
+    changed: dict[str, Any] = field(default_factory=dict)  # settings in the place of the row's
+    row: Row = field(init=False)
     module: nn.Module = field(init=False)
     embeddings: Tensor = field(init=False)
     labels: Tensor = field(init=False)
     weights: Tensor | None = field(init=False, default=None)
 
     def __post_init__(self):
+        self.row = ROWS[self.name]
         self.generator = torch.Generator().manual_seed(self.seed)
         self.build({"reduction": self.reduction, "backend": self.backend})
         self.module.to(self.dtype)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of the module and of the reference."""
+        return self.row.settings | (self.row.flat if self.D == 1 else {}) | self.changed
 
     def random(self, *shape):
         return torch.randn(*shape, generator=self.generator, dtype=torch.float64)
@@ -99,7 +106,18 @@ class MatrixCase(Case):
         return next(iter(self.module.parameters()))
 
     def by_rows(self, tensor):
-        return tensor if self.name in ANCHOR_NAMES or self.name.startswith("proxy") else tensor.t()
+        return tensor if hasattr(self.module, "proxies") else tensor.t()
+
+    def build(self, options):
+        self.module = self.row.make(self.C, self.D, **self.settings, **options)
+        if hasattr(self.module, "margins"):
+            self.module.margins.data += 0.2 * self.random(*self.module.margins.shape).abs()
+        self.fill()
+        self.draw_confidences()
+        self.random_weights()
+
+    def draw_confidences(self):
+        pass
 
     def fill(self):
         """Fill the class matrix; half of the samples lie near a row, so that the softmax is peaky; lengths differ."""
@@ -111,27 +129,23 @@ class MatrixCase(Case):
         self.embeddings = (mixed * 3).to(self.dtype).requires_grad_()
         self.labels = torch.randint(max(1, self.C // 2), (self.B,), generator=self.generator)
 
+    def ours(self):
+        return self.module(self.embeddings, self.row.targets(self), sample_weights=self.weights)
 
-@dataclass
+    def reference(self, dtype=None):
+        X, P, weights = (self.cast(tensor, dtype) for tensor in (self.embeddings, self.parameter, self.weights))
+        targets = self.row.dense_targets(self)
+        targets = self.cast(targets, dtype) if targets.is_floating_point() else targets
+        tensors = {name: self.cast(tensor, dtype) for name, tensor in self.row.tensors(self.module).items()}
+        settings = self.settings | tensors | {"sample_weights": weights, "reduction": self.reduction}
+        return self.row.reference(X, self.by_rows(P), targets, **settings)
+
+
 class AnchorCase(MatrixCase):
     """A loss of the Proxy-Anchor family."""
 
-    alpha: float = 32.0
-
-    def build(self, options):
-        self.drop = 0.31 if self.name.endswith(("dropped", "class-proxy")) else None
-        options |= {"alpha": self.alpha, "drop_similar_negatives": self.drop}
-        if self.name.startswith("adaptive"):
-            self.side = "proxy" if self.name.endswith("proxy") else "sample"
-            options |= {"per_class": "per-class" in self.name, "negative_margin": self.side}
-            self.module = losses.AdaptiveProxyAnchorLoss(self.C, self.D, **options)
-            self.module.margins.data += 0.2 * self.random(*self.module.margins.shape).abs()
-        else:
-            kind = losses.SmoothProxyAnchorLoss if self.name.startswith("smooth") else losses.ProxyAnchorLoss
-            self.module = kind(self.C, self.D, **options)
-        self.fill()
+    def draw_confidences(self):
         self.hidden, self.weight, self.bias = self.random(self.B, 5), self.random(self.C, 5), self.random(self.C) - 2
-        self.random_weights()
 
     @property
     def factors(self):
@@ -142,88 +156,9 @@ class AnchorCase(MatrixCase):
         hidden, weight, bias = self.factors
         return torch.sigmoid(hidden @ weight.t() + bias)
 
-    def ours(self):
-        kind = self.name.removesuffix("-dropped")
-        targets = {"smooth": self.confidences, "smooth-factored": self.factors}.get(kind, self.labels)
-        return self.module(self.embeddings, targets, sample_weights=self.weights)
-
-    def reference(self, dtype=None):
-        X, P, weights = (self.cast(tensor, dtype) for tensor in (self.embeddings, self.module.proxies, self.weights))
-        options = {"alpha": self.alpha, "sample_weights": weights, "reduction": self.reduction}
-        options |= {"drop_similar_negatives": self.drop}
-        if self.name.startswith("smooth"):
-            return python_ref.smooth_proxy_anchor_loss(X, P, self.cast(self.confidences, dtype), **options)
-        if self.name.startswith("adaptive"):
-            margins = self.cast(self.module.margins, dtype)
-            return python_ref.adaptive_proxy_anchor_loss(
-                X, P, self.labels, margins, negative_margin=self.side, **options
-            )
-        return python_ref.proxy_anchor_loss(X, P, self.labels, **options)
-
     def keep(self, kept):
         super().keep(kept)
         self.hidden = self.hidden[kept]
-
-
-class ClassCase(MatrixCase):
-    """A softmax over classes."""
-
-    def build(self, options):
-        if self.name.startswith("proxy-nca"):
-            include = self.name == "proxy-nca"
-            self.module = losses.ProxyNCALoss(self.C, self.D, 8.0, include_positive=include, **options)
-        elif self.name == "normalized-softmax":
-            self.module = losses.NormalizedSoftmaxLoss(self.C, self.D, **options)
-        elif self.name == "cosface":
-            self.module = losses.CosFaceLoss(self.C, self.D, 0.35, 16.0, **options)
-        elif self.name == "adaface":
-            self.module = losses.AdaFaceLoss(self.C, self.D, 0.0 if self.D == 1 else 0.4, 16.0, **options)
-            self.module.mean_length.fill_(2)
-            self.module.length_deviation.fill_(0.5)
-            self.module.eval()  # the running mean stays
-        elif "arcface" in self.name:
-            # In one dimension all angles are 0 or π, where the derivative of a margin has a pole. The wide one has many
-            # samples beyond π − m.
-            self.margin = 0.0 if self.D == 1 else 100.0 if self.name.endswith("wide") else 28.6
-            if self.name.endswith("margins"):  # learnt, one for each class
-                margins = torch.linspace(0, 0.0 if self.D == 1 else 60.0, self.C, dtype=torch.float64)
-                self.margin = nn.Parameter(margins)
-            kind = losses.SubCenterArcFaceLoss if self.name.startswith("subcenter") else losses.ArcFaceLoss
-            self.module = kind(self.C, self.D, self.margin, 16.0, **options)
-        else:
-            H = 1 if self.name.endswith("one-center") else 3
-            # In one dimension centers coincide, and the reference's root has no derivative there.
-            self.regularizer_weight = 0.3 if self.D > 1 else 0.0
-            options |= {"regularizer_weight": self.regularizer_weight}
-            self.module = losses.SoftTripleLoss(self.C, self.D, H, **options)
-        self.fill()
-        self.random_weights()
-
-    def reference(self, dtype=None):
-        X, W, weights = (self.cast(tensor, dtype) for tensor in (self.embeddings, self.parameter, self.weights))
-        y, options = self.labels, {"sample_weights": weights, "reduction": self.reduction}
-        if self.name.startswith("proxy-nca"):
-            return python_ref.mean_over_samples(
-                python_ref.proxy_nca_losses(X, W, y, 8.0, self.name == "proxy-nca"), **options
-            )
-        if self.name == "normalized-softmax":
-            return python_ref.normalized_softmax_loss(X, y, W.t(), **options)
-        if self.name == "cosface":
-            return python_ref.cosface_loss(X, y, W.t(), 0.35, 16.0, **options)
-        if self.name == "adaface":
-            module = self.module
-            lengths = (module.mean_length.to(X.dtype), module.length_deviation.to(X.dtype))
-            return python_ref.adaface_loss(X, y, W.t(), *lengths, module.margin, 16.0, **options)
-        centers = W.t().reshape(self.C, -1, self.D)
-        if self.name == "arcface-margins":
-            margins = self.cast(self.module.margin, dtype) * (180 / torch.pi)
-            return python_ref.arcface_loss(X, y, centers, margins, 16.0, **options)
-        if "arcface" in self.name:
-            return python_ref.arcface_loss(X, y, centers, self.margin, 16.0, **options)
-        loss = python_ref.soft_triple_loss(X, y, centers, **options)
-        if self.reduction == "none" or self.regularizer_weight == 0:
-            return loss
-        return loss + self.regularizer_weight * python_ref.soft_triple_regularizer(centers)
 
 
 def random_matrix(rows, D, generator, classes):
@@ -237,7 +172,7 @@ def random_matrix(rows, D, generator, classes):
 
 @dataclass
 class PairCase(Case):
-    """A loss on pairs of samples of C classes, with a bank of m rows, some of them empty, if the name says so."""
+    """A loss on pairs of samples of C classes, some rows with a bank of m samples, a fifth of them absent."""
 
     m: int = 20
 
@@ -245,16 +180,14 @@ class PairCase(Case):
         X, self.labels = random_matrix(self.B, self.D, self.generator, self.C)
         self.embeddings = X.to(self.dtype).requires_grad_()
         self.bank = self.bank_labels = None
-        self.kind, _, with_bank = self.name.partition(", ")
-        if with_bank:
+        if self.row.has_bank:
             bank, self.bank_labels = random_matrix(self.m, self.D, self.generator, self.C)
             self.bank_labels[::5] = ABSENT
             self.bank = bank.to(self.dtype).requires_grad_()
         self.random_weights()
         if self.weights is not None:
             self.weights.requires_grad_(False)
-        kind, self.reference_loss, self.options = PAIRS[self.kind]
-        self.module = kind(**self.options, **options)
+        self.module = self.row.make(**self.settings, **options)
 
     def ours(self):
         references = {} if self.bank is None else {"ref_emb": self.bank, "ref_labels": self.bank_labels}
@@ -262,8 +195,8 @@ class PairCase(Case):
 
     def reference(self, dtype=None):
         X, bank, weights = (self.cast(tensor, dtype) for tensor in (self.embeddings, self.bank, self.weights))
-        settings = {**self.options, "sample_weights": weights, "reduction": self.reduction}
-        return self.reference_loss(X, self.labels, bank, self.bank_labels, **settings)
+        settings = {**self.settings, "sample_weights": weights, "reduction": self.reduction}
+        return self.row.reference(X, self.labels, bank, self.bank_labels, **settings)
 
     @property
     def inputs(self):
@@ -297,36 +230,139 @@ def per_sample_memory_loss(X, labels, bank, bank_labels, margin, variant, sample
     return python_ref.mean_over_samples(each, sample_weights, reduction)
 
 
-# A loss, its reference, and the settings of both. With this epsilon no pair is within float32's rounding of the edge.
+def proxy_nca_loss(X, P, y, include_positive, sample_weights, reduction):
+    each = python_ref.proxy_nca_losses(X, P, y, 8.0, include_positive)
+    return python_ref.mean_over_samples(each, sample_weights, reduction)
+
+
+def regularized_soft_triple_loss(X, y, centers, regularizer_weight, sample_weights, reduction):
+    loss = python_ref.soft_triple_loss(X, y, centers, sample_weights=sample_weights, reduction=reduction)
+    if reduction == "none" or regularizer_weight == 0:
+        return loss
+    return loss + regularizer_weight * python_ref.soft_triple_regularizer(centers)
+
+
+def of_class_matrix(reference, centers_per_class=None):
+    """A reference that takes labels before the class matrix, (C, D), or (C, H, D) with several centers a class."""
+
+    def of_rows(X, W, y, **settings):
+        return reference(
+            X, y, W if centers_per_class is None else W.reshape(-1, centers_per_class, X.shape[1]), **settings
+        )
+
+    return of_rows
+
+
+def adaface(C, D, **settings):
+    """Lengths of its running mean that stay."""
+    module = losses.AdaFaceLoss(C, D, **settings)
+    module.mean_length.fill_(2)
+    module.length_deviation.fill_(0.5)
+    return module.eval()
+
+
+def learnt_arcface(C, D, margin, **settings):
+    """A margin for each class, from 0 to this one in degrees; the module has them in radians."""
+    margins = torch.linspace(0, margin, C, dtype=torch.float64)
+    return losses.ArcFaceLoss(C, D, nn.Parameter(margins), **settings)
+
+
+def arcface_loss_of_radians(X, y, centers, margin, **settings):
+    return python_ref.arcface_loss(X, y, centers, margin * (180 / torch.pi), **settings)
+
+
+dropped, confidences = {"drop_similar_negatives": 0.31}, attrgetter("confidences")
+adaptive = partial(
+    Row, AnchorCase, reference=python_ref.adaptive_proxy_anchor_loss, tensors=lambda module: {"margins": module.margins}
+)
+adaptive_per_class = partial(adaptive, partial(losses.AdaptiveProxyAnchorLoss, per_class=True))
+smooth = partial(
+    Row,
+    AnchorCase,
+    losses.SmoothProxyAnchorLoss,
+    python_ref.smooth_proxy_anchor_loss,
+    targets=confidences,
+    dense_targets=confidences,
+)
+ANCHORS = {
+    "proxy-anchor": Row(AnchorCase, losses.ProxyAnchorLoss, python_ref.proxy_anchor_loss),
+    "smooth": smooth(),
+    "smooth-factored": smooth(targets=attrgetter("factors")),
+    "adaptive": adaptive(losses.AdaptiveProxyAnchorLoss),
+    "adaptive-per-class": adaptive_per_class(),
+    "adaptive-per-class-proxy": adaptive_per_class(settings={"negative_margin": "proxy", **dropped}),
+    "proxy-anchor-dropped": Row(AnchorCase, losses.ProxyAnchorLoss, python_ref.proxy_anchor_loss, dropped),
+    "smooth-factored-dropped": smooth(targets=attrgetter("factors"), settings=dropped),
+}
+cosface, arcface = of_class_matrix(python_ref.cosface_loss), of_class_matrix(python_ref.arcface_loss, 1)
+soft_triple = partial(Row, MatrixCase, settings={"regularizer_weight": 0.3}, flat={"regularizer_weight": 0.0})
+by_angle = partial(Row, MatrixCase, flat={"margin": 0.0})
+CLASSES = {
+    "proxy-nca": Row(
+        MatrixCase, partial(losses.ProxyNCALoss, softmax_scale=8.0), proxy_nca_loss, {"include_positive": True}
+    ),
+    "proxy-nca-2017": Row(
+        MatrixCase, partial(losses.ProxyNCALoss, softmax_scale=8.0), proxy_nca_loss, {"include_positive": False}
+    ),
+    "normalized-softmax": Row(
+        MatrixCase, losses.NormalizedSoftmaxLoss, of_class_matrix(python_ref.normalized_softmax_loss)
+    ),
+    "soft-triple": soft_triple(
+        partial(losses.SoftTripleLoss, centers_per_class=3), of_class_matrix(regularized_soft_triple_loss, 3)
+    ),
+    "soft-triple-one-center": soft_triple(
+        partial(losses.SoftTripleLoss, centers_per_class=1), of_class_matrix(regularized_soft_triple_loss, 1)
+    ),
+    "cosface": Row(MatrixCase, losses.CosFaceLoss, cosface, {"margin": 0.35, "scale": 16.0}),
+    "arcface": by_angle(losses.ArcFaceLoss, arcface, {"margin": 28.6, "scale": 16.0}),
+    # Many samples lie beyond π − m.
+    "arcface-wide": by_angle(losses.ArcFaceLoss, arcface, {"margin": 100.0, "scale": 16.0}),
+    "arcface-margins": by_angle(
+        learnt_arcface,
+        of_class_matrix(arcface_loss_of_radians, 1),
+        {"margin": 60.0, "scale": 16.0},
+        tensors=lambda module: {"margin": module.margin},
+    ),
+    "adaface": by_angle(
+        adaface,
+        of_class_matrix(python_ref.adaface_loss),
+        {"margin": 0.4, "scale": 16.0},
+        tensors=lambda module: {"mean_length": module.mean_length, "length_deviation": module.length_deviation},
+    ),
+    "subcenter-arcface": by_angle(
+        partial(losses.SubCenterArcFaceLoss, sub_centers=3),
+        of_class_matrix(python_ref.arcface_loss, 3),
+        {"margin": 28.6, "scale": 16.0},
+    ),
+}
+of_pairs = partial(Row, PairCase, takes_bank=True)
+memory = partial(of_pairs, losses.MemoryContrastiveLoss, per_sample_memory_loss)
+# With an epsilon of 0.0517 no pair is within float32's rounding of the edge.
 PAIRS = {
-    "ms": (losses.MultiSimilarityLoss, python_ref.multi_similarity_loss, {"epsilon": None}),
-    "ms-mined": (losses.MultiSimilarityLoss, python_ref.multi_similarity_loss, {"epsilon": 0.0517}),
-    "contrastive": (losses.ContrastiveLoss, python_ref.contrastive_loss, {"pos_margin": 0.2}),
-    "contrastive-cosine": (
+    "ms": of_pairs(losses.MultiSimilarityLoss, python_ref.multi_similarity_loss, {"epsilon": None}),
+    "ms-mined": of_pairs(losses.MultiSimilarityLoss, python_ref.multi_similarity_loss, {"epsilon": 0.0517}),
+    "contrastive": of_pairs(losses.ContrastiveLoss, python_ref.contrastive_loss, {"pos_margin": 0.2}),
+    "contrastive-cosine": of_pairs(
         losses.ContrastiveLoss,
         python_ref.contrastive_loss,
         {"pos_margin": 0.8, "neg_margin": 0.3, "distance": "cosine"},
     ),
-    **{
-        f"memory-{variant}": (losses.MemoryContrastiveLoss, per_sample_memory_loss, {"margin": 0.2, "variant": variant})
-        for variant in ("paper", "xbm", "authors")
-    },
-    "supcon": (losses.SupConLoss, python_ref.supcon_loss, {"form": "outside"}),
-    "supcon-inside": (losses.SupConLoss, python_ref.supcon_loss, {"form": "inside"}),
-    "nt-xent": (losses.NTXentLoss, python_ref.nt_xent_loss, {"temperature": 0.2}),
-    "bspml": (losses.BSPMLLoss, bspml_loss, {"epsilon": 0.0517}),
+    **{f"memory-{variant}": memory({"margin": 0.2, "variant": variant}) for variant in ("paper", "xbm", "authors")},
+    "supcon": of_pairs(losses.SupConLoss, python_ref.supcon_loss, {"form": "outside"}),
+    "supcon-inside": of_pairs(losses.SupConLoss, python_ref.supcon_loss, {"form": "inside"}),
+    "nt-xent": of_pairs(losses.NTXentLoss, python_ref.nt_xent_loss, {"temperature": 0.2}),
+    "bspml": Row(PairCase, losses.BSPMLLoss, bspml_loss, {"epsilon": 0.0517}),
 }
-PAIR_NAMES = tuple(PAIRS)
-ANY_PAIRS = PAIR_NAMES[:-1]  # those that take a bank
-BANK_NAMES = tuple(f"{name}, a bank" for name in ANY_PAIRS)
-MATRIX_NAMES = ANCHOR_NAMES + CLASS_NAMES
-NAMES = MATRIX_NAMES + PAIR_NAMES + BANK_NAMES
+BANKS = {f"{name}, a bank": replace(row, has_bank=True) for name, row in PAIRS.items() if row.takes_bank}
+ROWS = ANCHORS | CLASSES | PAIRS | BANKS
+ANCHOR_NAMES, CLASS_NAMES, PAIR_NAMES, BANK_NAMES = (tuple(rows) for rows in (ANCHORS, CLASSES, PAIRS, BANKS))
+ANY_PAIRS = tuple(name for name, row in PAIRS.items() if row.takes_bank)
+MATRIX_NAMES, NAMES = ANCHOR_NAMES + CLASS_NAMES, tuple(ROWS)
 
 
 def make_case(name: str, B: int, C: int, D: int, **options) -> Case:
     """The case of a name of ``NAMES``."""
-    kind = AnchorCase if name in ANCHOR_NAMES else ClassCase if name in CLASS_NAMES else PairCase
-    return kind(name, B, C, D, **options)
+    return ROWS[name].case(name, B, C, D, **options)
 
 
 def assert_close(ours, reference, tolerance=1e-12):

@@ -87,12 +87,12 @@ BANK, BANK_LABELS = random(5, 6, seed=1), torch.tensor([0, 1, 5, 2, 5])
 @pytest.mark.parametrize("name", ANY_PAIRS)
 def test_rows_are_absent_whatever_the_type_of_labels(name, dtype):
     """Labelled ABSENT, beside labels of the batch of any type, or with the ignored label."""
-    kind, _, settings = PAIRS[name]
+    row = PAIRS[name]
     X, y, kept = random(B, 6), labels(), BANK_LABELS < 5
-    expected = kind(**settings)(X, y, ref_emb=BANK[kept], ref_labels=BANK_LABELS[kept])
+    expected = row.make(**row.settings)(X, y, ref_emb=BANK[kept], ref_labels=BANK_LABELS[kept])
     absent = BANK_LABELS.masked_fill(~kept, ABSENT)
-    assert_close(kind(**settings)(X, y.to(dtype), ref_emb=BANK, ref_labels=absent), expected)
-    ignoring = kind(**settings, ignore_index=5)
+    assert_close(row.make(**row.settings)(X, y.to(dtype), ref_emb=BANK, ref_labels=absent), expected)
+    ignoring = row.make(**row.settings, ignore_index=5)
     assert_close(ignoring(X, y.to(dtype), ref_emb=BANK, ref_labels=BANK_LABELS.to(dtype)), expected)
 
 

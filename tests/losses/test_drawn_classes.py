@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from robustdml_ops.engine.labels import ELSEWHERE
+from robustdml_ops.losses import ArcFaceLoss, SoftTripleLoss
 from robustdml_ops.losses.sampling import draw_classes
 from tests.storages import Storages
 
@@ -108,3 +109,15 @@ def test_each_class_counts_once_on_average(C, share):
     assert z.abs().max() < 4
     # The squares of a normal number of each class; without the weights their mean would be in the hundreds.
     assert 0.3 < z.square().mean() < 2
+
+
+def test_the_values_of_a_class_lie_side_by_side_where_classes_are_drawn():
+    """Also where an own function fills them, which sees the (D, C) that it would see without a draw."""
+    sampled = ArcFaceLoss(1000, 8, negative_share=0.1)
+    assert sampled.W.shape == (8, 1000) and sampled.W.stride() == (1, 8)
+    assert ArcFaceLoss(1000, 8).W.stride() == (1000, 1)
+    assert abs(float(sampled.W.detach().std()) - 1) < 0.05
+    assert SoftTripleLoss(100, 8, centers_per_class=2, negative_share=0.1).fc.stride() == (1, 8)
+    shapes = []
+    ArcFaceLoss(10, 8, negative_share=0.1, weight_init_func=lambda weight: shapes.append(weight.shape))
+    assert shapes == [(8, 10)]

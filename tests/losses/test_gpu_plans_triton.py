@@ -234,7 +234,7 @@ def assertions(monkeypatch):
     def run(plan, X, y, w):
         U, norms = X.new_empty(X.shape), X.new_empty(len(X))
         counts = torch.empty(plan.prepare.grid[0], dtype=torch.int32)
-        plan.prepare(X.detach(), U, norms, y, w, torch.empty_like(norms), counts)
+        plan.prepare(X.detach(), U, norms, y, w, torch.empty_like(norms), counts, None, None)
 
     return run
 

@@ -2,41 +2,22 @@
 
 import pytest
 import torch
-import triton.language as tl
-from triton.runtime import interpreter
 
 from robustdml_ops import losses
 from robustdml_ops.engine import similarity_chunks
 from robustdml_ops.losses.families.metric_loss import ShardableLoss
-from tests.launches import everywhere
 from tests.losses import near_cases
+from tests.losses.bfloat16_products import bfloat16_products
 from tests.triton_here import DEVICE, MARKS
 
 pytestmark = [*MARKS, pytest.mark.skipif(DEVICE.type == "cuda", reason="cuBLAS multiplies there: see bench.gpu")]
 pytestmark.append(pytest.mark.filterwarnings("ignore:(invalid value|All-NaN slice|divide):RuntimeWarning"))
 pytestmark.append(pytest.mark.filterwarnings("ignore:.*an optimiser that rounds to the nearest:UserWarning"))
 
-CONVERT = interpreter._convert_float
-
-
-def exact(A, B, out):
-    """Products of a tensor core, whose sums are float32."""
-    return out.copy_(A.float() @ B.float())
-
-
-def converted(values, source, target, mode):
-    """As a GPU converts; the interpreter cuts digits off."""
-    if (source, target) == (tl.float32, tl.bfloat16):
-        return torch.from_numpy(values.copy()).bfloat16().view(torch.uint16).numpy()
-    return CONVERT(values, source, target, mode)
-
 
 @pytest.fixture(autouse=True)
-def bfloat16_products(monkeypatch):
-    """Operands of bfloat16, as on a GPU."""
-    monkeypatch.setattr(interpreter, "_convert_float", converted)
-    add = {"accumulate": lambda total, A, B: total.copy_(total.float() + A.float() @ B.float())}
-    with everywhere(multiplies_bfloat16=lambda _: True, product=exact, **add):
+def as_on_a_gpu():
+    with bfloat16_products():
         yield
 
 

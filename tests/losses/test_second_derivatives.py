@@ -18,7 +18,7 @@ from robustdml_ops.losses import (
 
 def small_case(name, **options):
     if name in MATRIX_NAMES:
-        return make_case(name, 9, 11, 4, **options, **({"alpha": 4.0} if name in ANCHOR_NAMES else {}))
+        return make_case(name, 9, 11, 4, **options, changed={"alpha": 4.0} if name in ANCHOR_NAMES else {})
     return make_case(name, 9, 4, 4, **options, m=16)
 
 

@@ -52,7 +52,10 @@ def launches(tile_of):
 
 
 def check_tiles(row):
-    """Blocks are powers of two."""
+    """Blocks are powers of two; a side of a tensor descriptor's box has at most 256 elements."""
+    fused = row.tiles["fused_terms"]
+    sides = [fused[side] for side in ("rows", "columns", "depth")]
+    assert all(16 <= side <= 256 and side & (side - 1) == 0 for side in sides) and fused["programs"] > 0
     for launch in launches(row.tiles.__getitem__):
         blocks = [value for key, value in launch.items() if key.startswith("BLOCK")]
         assert all(value >= 1 and value & (value - 1) == 0 for value in blocks), launch
@@ -64,6 +67,7 @@ def test_rows_hold_valid_settings(name):
     row = cards.CARDS[name]
     check_tiles(row)
     assert set(row.backends) == set(backends.UNAVAILABLE)
+    assert isinstance(row.fused_steps, bool)
     assert 64 <= row.chunk_least_mb <= row.chunk_most_mb
     assert row.chunk_share >= 1
     assert row.fused_columns is None or row.fused_columns >= 0

@@ -3,6 +3,7 @@
 The calls run on "meta" with the settings of a GPU, so that sizes are those of training and nothing is computed.
 """
 
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -12,10 +13,11 @@ from robustdml_ops import losses, ops
 from robustdml_ops.backends.triton_device import tile_of
 from robustdml_ops.engine.rows.backends import TritonRows
 from robustdml_ops.ops.anchor.backends import epilogue_launch
+from robustdml_ops.ops.classes.sweep import ClassSeen
 from robustdml_ops.ops.otsu.backends import TRITON_LONGEST
 from robustdml_ops.robust import PRISM, MemoryBank
 from tests.ahead_of_time import ARCHITECTURES, check, compiling, loops
-from tests.launches import everywhere
+from tests.launches import everywhere, fused_steps
 from tests.nightly import nightly_but
 
 F64, F32, BF16, F16 = torch.float64, torch.float32, torch.bfloat16, torch.float16
@@ -38,11 +40,11 @@ def matrices(B, C, D, dtype, columns=False):
     return X.requires_grad_(), P.requires_grad_()
 
 
-def compiled_for(architecture, name):
+def compiled_for(architecture, name, calls=None):
     """The kernels of a call; autocast's operands of bfloat16 PyTorch itself does not give to "meta"."""
     autocast = {"operand_dtype": lambda *_, **__: BF16} if "autocast" in name else {}
     with compiling(architecture) as compiled, everywhere(**autocast):
-        CALLS[name]()
+        (calls or CALLS)[name]()
     return compiled
 
 
@@ -71,7 +73,9 @@ def anchors(kind, dtype, D=128, B=1024, *, whole=False, limited=False, columns=F
     return call
 
 
-def classes(dtype, D=128, B=1024, *, pooling="none", products="high", columns=False, several=False, **options):
+def classes(
+    dtype, D=128, B=1024, *, pooling="none", products="high", columns=False, several=False, observed=False, **options
+):
     """Forward without a gradient, in one launch, and forward and backward."""
     C, H = 512, 1 if pooling == "none" else 8
     X, P = matrices(B, C * H, D, dtype, columns)
@@ -83,6 +87,8 @@ def classes(dtype, D=128, B=1024, *, pooling="none", products="high", columns=Fa
         proxies = P if H == 1 else P.view(C, H, D)
         target = labels(B, 3) if several else labels(B)
         torch.set_float32_matmul_precision(products)
+        if observed:
+            options["seen"] = ClassSeen.of(zeros(B))
         with torch.no_grad():
             ops.class_lse(X, proxies, target, **options)
         sum(each.sum() for each in ops.class_lse(X, proxies, target, **options)).backward()
@@ -95,15 +101,17 @@ def of_classes(compute=F32):
     return {"scale": zeros(512, dtype=compute), "bias": zeros(512, dtype=compute)}
 
 
-def step(kind, dtype, D=128, B=256, C=512, *, products="high", weighted=False, **settings):
+def step(kind, dtype, D=128, B=256, C=512, *, products="high", weighted=False, fused=False, **settings):
     """A planned step of a loss with a class matrix; without a type bfloat16 and float32, as under autocast."""
     loss = kind(C, D, **settings).to(META, dtype or F32)
     X = zeros(B, D, dtype=dtype or BF16).requires_grad_()
-    given = {"sample_weights": zeros(B)} if weighted else {}
+    given = {"sample_weights": zeros(B, dtype=torch.bool if fused else F32)} if weighted else {}
 
     def call():
         torch.set_float32_matmul_precision(products)
-        loss(X, labels(B), **given).backward()
+        loss._plans = None  # those of another architecture
+        with fused_steps() if fused else nullcontext():
+            loss(X, labels(B), **given).backward()
         assert None not in loss._plans.known.values()
 
     return call
@@ -124,9 +132,26 @@ def weighted(m, dtype=BF16, alpha=2.0):
     return lambda: ops.pair_lse_sum(X, labels(64), V, labels(m), one, one, **settings).backward()
 
 
-def towers(make, m=64):
+def observed(make, n, dtype=BF16):
+    """The hardest pairs of a batch beside its loss."""
+
+    def call():
+        loss, (X, _) = make(), matrices(n, n, 128, dtype)
+        with loss.observed():
+            loss(X, labels(n)).backward()
+
+    return call
+
+
+def towers(make, m=64, **given):
     X, V = matrices(m, m, 128, BF16)
-    return lambda: make().to(META)(X, V).backward()
+    return lambda: make().to(META)(X, V, **given).backward()
+
+
+def related(make, B, dtype=BF16):
+    """A batch of three labels and an id each."""
+    X, _ = matrices(B, B, 128, dtype)
+    return lambda: make().to(META)(X, labels(B, 3), sample_ids=labels(B)).backward()
 
 
 def similar(dtype, result=None, D=128, *, B=256, C=512, products="high", columns=False, apart=False):
@@ -240,6 +265,11 @@ CALLS = {
         f"classes, {pooling}, a weighted sum": classes(BF16, pooling=pooling, scale=16.0, logit_weights=zeros(512))
         for pooling in ("none", "max", "softmax")
     },
+    **{
+        f"classes, {pooling}, observed": classes(BF16, pooling=pooling, observed=True, **of_classes())
+        for pooling in ("none", "softmax")
+    },
+    "terms, bf16, observed": classes(BF16, 512, observed=True),
     "terms, bf16": classes(BF16, 512, exclude_target=True),
     "terms, autocast": classes(None),
     "terms, bf16, odd sizes": classes(BF16, 201, 99),
@@ -270,6 +300,15 @@ CALLS = {
     "contrast of logistic losses": towers(losses.SigmoidLoss, 2048),
     "contrast both ways": towers(losses.InfoNCELoss, 2048),
     "hinges of a bank": pairs(partial(losses.ContrastiveLoss, 0.9, 0.1, distance="cosine"), 65_536),
+    "several labels and ids": related(losses.NTXentLoss, 2048),
+    "several labels and ids, sums": related(partial(losses.MultiSimilarityLoss, epsilon=0.1), 2048),
+    "several labels and ids, fp64": related(losses.ContrastiveLoss, 256, F64),
+    "both ways with ids": towers(losses.InfoNCELoss, 2048, sample_ids=labels(2048), other_ids=labels(2048)),
+    "hardest pairs, log-sum-exps": observed(losses.MultiSimilarityLoss, 1024),
+    "hardest pairs, log-sum-exps, mined": observed(partial(losses.MultiSimilarityLoss, epsilon=0.1), 1024),
+    "hardest pairs, log-sum-exps in parts": observed(losses.MultiSimilarityLoss, 64),
+    "hardest pairs, distances": observed(losses.ContrastiveLoss, 1024),
+    "hardest pairs, contrast": observed(losses.NTXentLoss, 2048),
     "distances of a bank": pairs(losses.ContrastiveLoss, 65_536),
     "distances of a batch": pairs(losses.ContrastiveLoss, 1024, bank=False),
     "distances of a batch, fp64": pairs(losses.ContrastiveLoss, 256, F64, bank=False),
@@ -317,6 +356,7 @@ SHORT = (
     "pairs of a bank",
     "contrast both ways",
     "distances of a batch",
+    "several labels and ids",
     "cosines, bf16",
     "rows, fp32 to bf16",
     "bessel_ratio, fp32",
@@ -325,7 +365,7 @@ SHORT = (
     "bank, bf16",
     "filter, vmf, fp32",
 )
-FUSED = {"fused_class_lse", "similarity"}  # they multiply themselves
+FUSED = {"fused_class_lse", "fused_terms", "similarity"}  # they multiply themselves
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

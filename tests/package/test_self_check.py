@@ -207,4 +207,4 @@ def test_every_table_of_backends_has_cases():
     assert losses.ProxyAnchorLoss  # which brings whole steps
     primitives = {primitive.name for primitive in self_check.PRIMITIVES.values() if primitive.cases}
     ours = ["rows", "anchor", "classes", "pairs", "similarity", "vmf", "otsu", "lambert_w", "bank", "class_logits"]
-    assert primitives == {*ours, "anchor_steps", "classes_steps", "pairs_steps"}
+    assert primitives == {*ours, "anchor_steps", "classes_steps", "pairs_steps", "fused_steps"}

@@ -214,3 +214,12 @@ def bytes_of(code):
             numbers = line[line.index("{") + 1 : line.index("}")].split(",")
             found.append(bytes(int(number) % 256 for number in numbers).decode(errors="replace"))
     return " ".join(found)
+
+
+def test_scratch_memory_is_torchs_and_the_caller_keeps_an_allocator():
+    from triton.runtime import _allocation
+
+    before, seen = _allocation._allocator.get(), []
+    triton_launch.launch_with_scratch(lambda *values: seen.append((values, _allocation._allocator.get())), 1, 2)
+    assert seen == [((1, 2), triton_launch._scratch)]
+    assert _allocation._allocator.get() is before

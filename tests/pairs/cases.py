@@ -16,8 +16,8 @@ from robustdml_ops.ops.pairs.backends import (
     HingeOptions,
     LSEOptions,
     PairProblem,
-    PairSets,
 )
+from robustdml_ops.ops.pairs.sets import PairSets
 from robustdml_ops.ops.pairs.sweep import BACKENDS, pair_sweep
 
 EAGER = BACKENDS["eager"]
@@ -57,36 +57,45 @@ def problems(sets, dtype, m, device="cpu"):
 
 
 PROBLEMS = tuple(problems(None, torch.float32, 1))
+# Labels and ids of a sample, and whether ids keep positives.
+RELATED = [(3, 0, False), (1, 1, False), (1, 2, True), (2, 1, False)]
 
 
-def sweep(backend, name, shape, dtype, device, upstream="vector"):
-    """Of m candidates, the batch itself (None), the anchors seen "anew", or the anchors and as many more ("first")."""
+def sweep(backend, name, shape, dtype, device, upstream="vector", related=None, hardest=None):
+    """Of m candidates, the batch itself (None), the anchors seen "anew", or the anchors and as many more ("first").
+
+    ``related``: (K, I, whether ids keep positives), labels and ids of a sample; None: one label.
+    """
     n, m, D = shape
     ties = name == "mined with ties"  # rows of few different cosines, all exact
     random = torch.Generator().manual_seed(0)
     normal = lambda *size: torch.randn(*size, generator=random, dtype=torch.float64)  # noqa: E731
     draw = lambda rows: (normal(rows, 4).sign() / 2 if ties else normal(rows, D)).to(device, dtype)  # noqa: E731
     classes = torch.tensor([ABSENT, -1, 0, 2**40, 3, 4])  # no 32 bits hold them
-    labels = lambda rows: classes[torch.randint(6, (rows,), generator=random)].to(device)  # noqa: E731
+    K, each, keeps = related or (1, 0, False)
+    labels = lambda rows: classes[torch.randint(6, (rows, K), generator=random)].squeeze(1).to(device)  # noqa: E731
+    numbers = lambda rows: torch.randint(-2, 5, (rows, each), generator=random).to(device) if each else None  # noqa: E731
     X, y = draw(n), labels(n)
     m, anew, first = {"anew": (n, True, False), "first": (2 * n, False, True)}.get(m, (m, False, False))
     C, z = (None, None) if m is None else (draw(m), None if anew else labels(m))
     if first:
         C[:n], z[:n] = X, y
-    problem = problems(PairSets.of(y, z, first), dtype, m or n, device)[name]
+    ids = (numbers(n), None if m is None else numbers(m))
+    problem = problems(PairSets.of(y, z, first, ids, keeps), dtype, m or n, device)[name]
     factors = normal(2, *(() if upstream == "scalar" else (n,))).to(device, dtype)
     want = (False, False) if upstream is None else (True, True, True)
+    problem = replace(problem, hardest=hardest)
     return pair_sweep(X, C, problem, tuple(factors), Arithmetic(backend, dtype, dtype), want)
 
 
-def assert_same_as_eager(backend, name, shape, dtype, device, upstream="vector"):
+def assert_same_as_eager(backend, name, shape, dtype, device, upstream="vector", related=None):
     """|ours − exact| ≤ 4 · |eager in the same type − exact| + a few roundings.
 
     Where two candidates share a softmax, the rounding ε of a cosine moves the gradient by up to scale²·ε/4.
     """
     scale = 900.0 if name == "steep" else 0.0
     ours, exact, theirs = (
-        sweep(each, name, shape, kind, device, upstream)
+        sweep(each, name, shape, kind, device, upstream, related)
         for each, kind in ((backend, dtype), (EAGER, torch.float64), (EAGER, dtype))
     )
     roundings = 64 if dtype == torch.float32 else 512  # in float64 the truth is rounded, too
@@ -100,6 +109,20 @@ def assert_same_as_eager(backend, name, shape, dtype, device, upstream="vector")
             epsilon, tied = torch.finfo(dtype).eps, scale**2 / 4 if field in ("danchors", "dcandidates") else 0
             allowed = 4 * (dense - truth).abs().max() + epsilon * (roundings * (1 + truth.abs().max()) + tied)
             assert (mine - truth).abs().max() <= allowed, (name, field)
+
+
+def assert_same_hardest(backend, name, shape, dtype, device, related=None):
+    """The extrema of the cosines of both sets, to roundings; the sums keep their bits."""
+    n, found = shape[0], []
+    for each, kind in ((backend, dtype), (EAGER, torch.float64)):
+        hardest = torch.tensor([[torch.inf], [-torch.inf]], dtype=kind, device=device).repeat(1, n)
+        observed, plain = (
+            sweep(each, name, shape, kind, device, related=related, hardest=seen) for seen in (hardest, None)
+        )
+        assert torch.equal(observed.positive, plain.positive), name
+        assert torch.equal(observed.danchors, plain.danchors), name
+        found.append(hardest.double())
+    torch.testing.assert_close(*found, rtol=0, atol=32 * torch.finfo(dtype).eps, msg=name)
 
 
 def assert_same_bits_twice(backend, name, shape, device):

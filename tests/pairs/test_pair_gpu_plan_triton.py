@@ -114,6 +114,33 @@ def test_as_exact_as_the_general_way(name, given, weights, chunks, monkeypatch):
         assert error(one, right) <= 1.5 * error(other, right) + 2e-7
 
 
+RELATED = {"several labels": (3, False), "ids": (1, True), "both": (3, True)}
+
+
+@pytest.mark.parametrize("kind", RELATED)
+@pytest.mark.parametrize("case", nightly_but([("nt-xent", "alone"), ("both sides", "towers")], CASES), ids=str)
+def test_several_labels_and_ids_are_planned(case, kind):
+    (name, given), (K, has_ids), found = case, RELATED[kind], []
+    generator = torch.Generator().manual_seed(0)
+    y, z = (torch.randint(9, (rows, K), generator=generator) + 10 * torch.arange(K) for rows in (37, 30))
+    ids, ref_ids = (torch.randint(-3, 12, (rows,), generator=generator) for rows in (37, 30))
+    for backend, device in (("triton", DEVICE), ("eager", torch.device("cpu"))):
+        loss_function = (ON_PAIRS | TOWERS)[name](backend=backend).to(device, F64)
+        matrices, _ = inputs(given, F64, device)
+        sides = {"bank": (None, matrices[-1], z.to(device)), "view": (None, matrices[-1])}.get(given, ())
+        more = {"sample_ids": ids.to(device)} if has_ids else {}
+        more |= {"ref_ids": ref_ids.to(device)} if has_ids and given == "bank" else {}
+        more["sample_weights"] = WEIGHTS["float"](37).to(device)
+        of_pairs = matrices if given == "towers" else (matrices[0], y.to(device), *sides)
+        loss = loss_function(*of_pairs, **more)
+        loss.backward()
+        found.append([loss.detach(), *(one.grad for one in (*matrices, *loss_function.parameters()))])
+        (plan,) = loss_function._plans.known.values()
+        assert backend == "eager" or isinstance(plan, PairGpuPlan | BatchAndBankPlan)
+    for ours, exact in zip(*found, strict=True):
+        assert error(ours, exact) < 1e-10
+
+
 @pytest.mark.parametrize("name", nightly_but(["mined", "contrastive"], ["mined", "contrastive", "memory"]))
 def test_candidates_in_parts(name, monkeypatch):
     """A program takes one row, or some of its candidates."""

@@ -323,7 +323,7 @@ REFUSED = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_no_plan_serves_is_refused(calls, what):
     (X,), y = batch()[0], torch.arange(41) % 7
-    with pytest.raises(ValueError, match=r"ref_labels|labels|others|epsilon|BSPML"):
+    with pytest.raises(ValueError, match=r"ref_labels|labels|label_weights|others|epsilon|BSPML"):
         REFUSED[what](X, y)
     assert calls.taken == 0
 

@@ -10,7 +10,8 @@ from robustdml_ops.engine.op_arguments import flatten
 from robustdml_ops.ops import ABSENT, pair_hinge, pair_hinge_sum, pair_lse, pair_lse_sum
 from robustdml_ops.ops.pairs import pair_contrast
 from robustdml_ops.ops.pairs.autograd import pair_sweep_op
-from robustdml_ops.ops.pairs.backends import ContrastOptions, HingeOptions, LSEOptions, PairProblem, PairSets
+from robustdml_ops.ops.pairs.backends import ContrastOptions, HingeOptions, LSEOptions, PairProblem
+from robustdml_ops.ops.pairs.sets import PairSets
 from tests.nightly import nightly_but
 from tests.storages import Storages
 

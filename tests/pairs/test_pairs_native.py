@@ -1,6 +1,6 @@
 """The native sums of pairs, on the CPU and in CUDA, which is emulated where there is no GPU, against eager."""
 
-from itertools import product
+from itertools import cycle, product
 
 import pytest
 import torch
@@ -23,6 +23,16 @@ def test_same_as_eager(name, dtype, device):
         cases.assert_same_as_eager(NATIVE, name, shape, dtype, device)
 
 
+@pytest.mark.parametrize("related", cases.RELATED, ids=str)
+@pytest.mark.parametrize("name", cases.PROBLEMS)
+@pytest.mark.parametrize("chunks", nightly_but([False], [False, True]))
+def test_several_labels_and_ids_are_the_same_as_eager(name, related, chunks, monkeypatch):
+    if chunks:
+        monkeypatch.setattr("robustdml_ops.ops.pairs.sweep.lanes_serve", lambda *_: False)
+    for shape in ((5, 33, 3), (40, None, 9), (20, "anew", 3), (7, "first", 3)):
+        cases.assert_same_as_eager(NATIVE, name, shape, torch.float32, torch.device("cpu"), related=related)
+
+
 @pytest.mark.parametrize("upstream", ["vector", "scalar", None])
 @pytest.mark.parametrize("name", cases.PROBLEMS)
 @pytest.mark.usefixtures("small_chunks")
@@ -38,6 +48,14 @@ def test_candidates_too_many_for_lanes(name, device, monkeypatch):
     monkeypatch.setattr("robustdml_ops.ops.pairs.sweep.lanes_serve", lambda *_: False)
     for shape in ((20, None, 9), (20, 33, 3), (20, "anew", 3), (7, "first", 3)):
         cases.assert_same_as_eager(NATIVE, name, shape, torch.float32, device)
+
+
+@pytest.mark.parametrize("name", cases.PROBLEMS)
+def test_hardest_pairs(name, device):
+    for shape, related in zip(SHAPES, cycle((None, *cases.RELATED)), strict=False):
+        if related is not None and device.type == "cuda":  # several labels and ids take another backend
+            continue
+        cases.assert_same_hardest(NATIVE, name, shape, torch.float32, device, related)
 
 
 @pytest.mark.parametrize("name", cases.PROBLEMS)

@@ -6,7 +6,8 @@ import torch
 from robustdml_ops.engine.similarity_chunks import Chunk
 from robustdml_ops.ops import pair_hinge
 from robustdml_ops.ops.pairs import compiled_backends, loss_kernels
-from robustdml_ops.ops.pairs.backends import PairSets, PairSums
+from robustdml_ops.ops.pairs.backends import PairSums
+from robustdml_ops.ops.pairs.sets import PairSets
 from robustdml_ops.ops.pairs.sweep import BACKENDS
 from tests.nightly import nightly_but
 from tests.pairs import cases
@@ -27,6 +28,14 @@ def test_same_as_eager(shape, dtype):
         cases.assert_same_as_eager(TRITON, name, shape, dtype, DEVICE)
 
 
+@pytest.mark.parametrize("related", cases.RELATED, ids=str)
+@pytest.mark.parametrize("name", nightly_but(["mined", "cosine", "each"], cases.PROBLEMS))
+@pytest.mark.usefixtures("small_chunks")
+def test_several_labels_and_ids_are_the_same_as_eager(name, related):
+    for shape in ((5, 40, 3), (12, None, 17), (7, "first", 3)):
+        cases.assert_same_as_eager(TRITON, name, shape, torch.float64, DEVICE, related=related)
+
+
 @pytest.mark.parametrize("name", nightly_but(["mined", "euclidean"], cases.PROBLEMS))
 def test_rows_in_parts_same_as_eager(name, monkeypatch):
     """A program takes one row, or some of its candidates; three parts, of which the last one is short."""
@@ -36,6 +45,19 @@ def test_rows_in_parts_same_as_eager(name, monkeypatch):
     cases.assert_same_as_eager(TRITON, name, (2, 360, 3), torch.float32, DEVICE)
     if name == "mined" and DEVICE.type == "cuda":
         cases.assert_same_bits_twice(TRITON, name, (2, 360, 3), DEVICE)
+
+
+@pytest.mark.parametrize("shape", nightly_but([(7, "first", 3)], SHAPES), ids=str)
+def test_hardest_pairs(shape):
+    for name in cases.PROBLEMS:
+        cases.assert_same_hardest(TRITON, name, shape, torch.float32, DEVICE)
+
+
+@pytest.mark.parametrize("name", nightly_but(["all", "mined", "cosine"], cases.PROBLEMS))
+def test_hardest_pairs_of_rows_in_parts(name, monkeypatch):
+    monkeypatch.setattr(compiled_backends, "epilogue_launch", lambda *_: SMALL_BLOCKS)
+    monkeypatch.setattr(compiled_backends, "_PROGRAMS", 6)
+    cases.assert_same_hardest(TRITON, name, (2, 360, 3), torch.float32, DEVICE)
 
 
 @pytest.mark.parametrize("shape", [(3, 40, 3), (2, 70, 1), (14, None, 70)], ids=str)

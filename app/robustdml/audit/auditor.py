@@ -26,16 +26,17 @@ FEWEST_SAMPLES = 3
 
 # Of the normal distribution, for 95 %.
 _Z = 1.959964
-# Part of the overlap by which the rate may be wrong: the least of nine that held 95 % of the rates of the choosing sets
-# of experiments/bench/audit_sets.py.
+# Error of the rate per unit of overlap: of nine values the least whose intervals held 95 % of the rates of the choosing
+# sets of experiments/bench/audit_sets.py.
 _OVERLAP_ERROR = 0.08
 
 
 def wrong_share(wrong: Floats, explained: Floats, overlap: Floats, labels: Labels, num_classes: int) -> Doubles:
     """Rate of wrong labels of each class with its 95 % interval, (C, 3).
 
-    It covers the intervals of all explanations (E, N). Where classes overlap (N,), right samples far in another class
-    look like wrong labels under all of them, which widens it.
+    Probabilities that labels are wrong are `wrong` (N,), and `explained` (E, N) under each explanation. The interval
+    covers those of all explanations. `overlap` (N,) widens it: where classes overlap, right samples far in another
+    class look like wrong labels under every explanation.
     """
     intervals = np.stack([_interval(one, labels, num_classes) for one in explained])
     counts = np.bincount(labels, minlength=num_classes)
@@ -61,7 +62,7 @@ def _interval(wrong: Floats, labels: Labels, num_classes: int) -> Doubles:
 
 
 def _known(checked: ArrayLike | None, count: int) -> Doubles:
-    """Checked labels, (N,): 1, 0, or NaN."""
+    """Checked labels as float64, (N,): 1 for right, 0 for wrong, NaN for unknown; raise if other values are given."""
     try:
         given = np.full(count, np.nan) if checked is None else np.asarray(checked, np.float64)
     except (TypeError, ValueError) as error:
@@ -74,17 +75,18 @@ def _known(checked: ArrayLike | None, count: int) -> Doubles:
     return given
 
 
-# A label is called wrong where so large a share of those that disagree with samples as clear may be wrong, it is right
-# with less than the second probability, and under no explanation with more than the third. Elsewhere a sample is of no
-# class that has the fourth part of the rest. Chosen on the choosing sets of experiments/bench/audit_sets.py and
-# diverse_sets.py.
-LEAST_BELIEVED, MOST_RIGHT, MOST_EXPLAINED, LEAST_STRANGE = 0.4, 0.2, 0.8, 0.85
-# Neighbours that are asked about a proposal, and the probability by which chance is excluded.
+# A label is called wrong where its sample is clear, and its probability of being right is below MOST_RIGHT, and below
+# MOST_EXPLAINED under every explanation. Clear: r / e(u) of `robustdml.audit.clear` is above ALL_BELIEVED, or above
+# LEAST_BELIEVED for a rate r halfway between the estimate and the lower end of its interval. A sample may be of no
+# class where "no class" has LEAST_STRANGE of what "no class" and the proposal have together. Chosen on the choosing
+# sets of experiments/bench/audit_sets.py and diverse_sets.py.
+ALL_BELIEVED, LEAST_BELIEVED, MOST_RIGHT, MOST_EXPLAINED, LEAST_STRANGE = 0.9, 0.6, 0.15, 0.8, 0.85
+# Nearest samples whose labels test a proposal, and the significance level of that test.
 NEAREST, CHANCE = 5, 0.005
 
 
 def _distinct(features: NDArray[Any], labels: Labels, num_classes: int, learnt: bool) -> Judgement:
-    """Judge distinct rows in an order of their own: neither copies nor the order of rows and classes decide."""
+    """Judge each distinct row once; the order of rows and the numbers of classes do not matter."""
     firsts, which = distinct_rows(features, labels)
     order = firsts[standard_order(features[firsts])]
     place = np.empty(len(order), dtype=np.int64)
@@ -106,7 +108,11 @@ def equal_groups(features: NDArray[Any]) -> Ints:
 
 
 def _one_right(right: Doubles, groups: Ints, labels: Labels, known: Mask) -> Doubles:
-    """Share what equal rows have in common: of labels that differ at most one is right, more likely a frequent one."""
+    """Lower the probabilities of equal rows whose labels differ, as at most one of these labels is right.
+
+    Each label has its share of the sum of the probabilities, times the greatest of them. Rows with a checked label
+    stay as they are.
+    """
     out: Doubles = right.copy()
     order = np.argsort(groups, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
@@ -119,7 +125,7 @@ def _one_right(right: Doubles, groups: Ints, labels: Labels, known: Mask) -> Dou
 
 
 def _better_than_chance(features: NDArray[Any], rows: Ints, proposed: Ints, labels: Labels) -> Mask:
-    """Whether more of the nearest samples of some rows (n,) have the label proposed (n,) than chance explains."""
+    """Test for each row (n,) whether its neighbours have the proposed label (n,) more often than chance explains."""
     count = min(NEAREST, len(labels) - 1)
     if not len(rows):
         return np.zeros(0, dtype=bool)
@@ -133,7 +139,7 @@ def _better_than_chance(features: NDArray[Any], rows: Ints, proposed: Ints, labe
 
 
 def _bounded(share: Doubles, bounds: tuple[float, float, float]) -> Doubles:
-    """The rate of wrong labels with its interval, (3,), within what the clear samples tell."""
+    """Clip the rate of wrong labels and its interval, (3,), to the bounds that the clear samples give."""
     rate, low, high = share.tolist()
     least, estimate, most = bounds
     if low > estimate:
@@ -269,27 +275,29 @@ class LabelAuditor(BaseEstimator):  # type: ignore[misc]
         self.proposed_labels_ = self.classes_[np.where(right >= proposed, labels, judged.proposed.numpy())]
         self.proposal_probability_ = np.maximum(right, proposed)
         self.no_class_probability_ = judged.no_class.double().numpy()
-        qualities = judged.qualities.double().numpy()
+        qualities, overlap = judged.qualities.double().numpy(), judged.overlap.double().numpy()
+        share = wrong_share(1 - right, 1 - qualities, overlap, np.zeros_like(labels), 1)[0]
+        self.wrong_share_ = _bounded(share, judged.bounds) if np.isnan(checked).all() else share
+        self.class_wrong_share_ = wrong_share(1 - right, 1 - qualities, overlap, labels, num_classes)
         lowest, highest = qualities.min(0), qualities.max(0)
         sizes = np.bincount(labels, minlength=num_classes)[labels]
         out = self.verdicts_ = np.full(len(labels), NOT_SURE, dtype=f"<U{max(map(len, VERDICTS))}")
         out[(lowest >= 0.5) & (right > 0.5)] = RIGHT
-        wrong, none = (highest < 0.5) & (right < 0.5), self.no_class_probability_
-        far = none > LEAST_STRANGE * (none + proposed)
-        if judged.believed is not None:
+        explained, none = highest < MOST_EXPLAINED, self.no_class_probability_
+        if judged.disagreement is None:
+            wrong = (highest < 0.5) & (right < 0.5)
+        else:
             # Where many right labels disagree with the features, nobody can tell which of them are wrong.
-            clear = judged.believed.numpy() > LEAST_BELIEVED
-            sure = clear & (right < MOST_RIGHT) & (highest < MOST_EXPLAINED)
-            wrong = sure | (wrong & ~clear & far) | (~np.isnan(checked) & (right < 0.5))
+            rate, low, _ = self.wrong_share_
+            most = max(rate / ALL_BELIEVED, (rate + low) / 2 / LEAST_BELIEVED)
+            clear = judged.disagreement.numpy() < most
+            wrong = clear & explained & (right < MOST_RIGHT) | (~np.isnan(checked) & (right < 0.5))
         out[wrong] = WRONG
         # The features name no class clearly, and neighbours do not speak for the proposal.
-        rows = np.flatnonzero(wrong & far)
+        far = none > LEAST_STRANGE * (none + proposed)
+        rows = np.flatnonzero(far & (wrong | explained & (right < 0.5)))
         out[rows[~_better_than_chance(features, rows, judged.proposed.numpy()[rows], labels)]] = NO_CLASS
         out[(sizes < FEWEST_SAMPLES) & np.isnan(checked)] = NOT_SURE
-        overlap = judged.overlap.double().numpy()
-        share = wrong_share(1 - right, 1 - qualities, overlap, np.zeros_like(labels), 1)[0]
-        self.wrong_share_ = _bounded(share, judged.bounds) if np.isnan(checked).all() else share
-        self.class_wrong_share_ = wrong_share(1 - right, 1 - qualities, overlap, labels, num_classes)
         self.small_classes_ = np.flatnonzero(np.bincount(labels, minlength=num_classes) < FEWEST_SAMPLES)
 
     def __sklearn_tags__(self) -> Any:

@@ -1,10 +1,9 @@
-"""How often labels of clear samples are wrong: bounds of the rate of wrong labels, and how far a doubt is believed.
+"""Bounds of the rate of wrong labels, by the samples whose class the features name most clearly.
 
-The features alone, by the experts before anything is believed of a label, name a class for each sample with a
-probability u, and the given label disagrees with it or not. Disagreement means a wrong label, or a class whose members
-do not look alike. Among the clearest samples, of greatest u, hardly any is of the second kind, so their rate of
-disagreement bounds the rate of wrong labels r. Elsewhere disagreement e(u) is more frequent, and of a label there that
-disagrees no more than r / e(u) is wrong.
+The experts, fitted to the given labels, name a class for each sample with a probability u. The given label agrees with
+it or not. It disagrees if it is wrong, or if the members of its class do not look alike. The second is rare among the
+clearest samples, those of greatest u, so their rate of disagreement bounds the rate r of wrong labels. Among less clear
+samples the rate of disagreement e(u) is higher, and no more than r / e(u) of the labels that disagree are wrong.
 """
 
 from typing import NamedTuple
@@ -18,13 +17,13 @@ from robustdml.arrays import Doubles, Mask
 
 # Shares of the samples, clearest first, whose rates of disagreement are bounds.
 PREFIXES = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0)
-# Fewer samples bound nothing. Standard errors that chance may take off a lower bound, and add to the least of six upper
-# ones: 0.025 / 6 of the normal distribution.
+# Least samples of a bound. Standard errors taken off a lower bound, and added to each of six upper bounds, of which the
+# least is used: 0.025 / 6 of the normal distribution.
 FEWEST, CHANCE, CHANCE_OF_SIX = 20, 2.0, 2.64
 
 
 class Clear(NamedTuple):
-    """The rate of wrong labels that the clear samples show."""
+    """Bounds of the rate of wrong labels, and the rate of disagreement."""
 
     low: float  # Bounds of the rate of wrong labels
     estimate: float
@@ -60,9 +59,8 @@ def _highest(rate: float, count: int) -> float:
     return float((rate + square / 2 + half) / (1 + square))
 
 
-def with_share(wrong: Tensor, share: float) -> Tensor:
-    """Probabilities (N,) whose log-odds are shifted until their mean is the share."""
-    odds = torch.logit(wrong.double(), 1e-12)
+def with_share(odds: Tensor, share: float) -> Tensor:
+    """Probabilities (N,) of which the log-odds are these, shifted until the mean probability is the share."""
     low, high = -60.0, 60.0
     for _ in range(50):
         middle = (low + high) / 2

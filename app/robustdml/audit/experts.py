@@ -41,13 +41,13 @@ class AllClasses:
         return self.density.topk(min(count, self.density.shape[1]), 1).indices
 
     def others(self, near: Tensor, weights: Sequence[float]) -> Tensor:
-        """Logarithms of the sums over all classes but those near (n, K), by weight; it is asked once."""
+        """Logarithms of the sums over all classes but those near (n, K), by weight. Overwrites the densities."""
         self.density.scatter_(1, near, LOWEST)
         return torch.stack([(weight * self.density).logsumexp(1) for weight in weights], 1)
 
 
 class SomeClasses:
-    """The same of some classes: those listed for each row (n, L), and drawn ones (R,) that stand for all others."""
+    """Log densities plus log shares of the classes listed for each row (n, L); drawn ones (R,) stand for all others."""
 
     def __init__(self, listed: Tensor, density: Tensor, drawn: Tensor, of_drawn: Tensor, num_classes: int) -> None:
         self.listed, self.density = listed, density
@@ -79,7 +79,7 @@ def shortlist(X: Tensor, model: ClassModel) -> Tensor | None:
 
 
 def candidates(Z: Tensor, model: ClassModel, log_share: Tensor, listed: Tensor | None) -> AllClasses | SomeClasses:
-    """Ask about rows (n, D) in the model's coordinates, of which classes (n, L) are listed or all are asked about."""
+    """Densities of rows (n, D) in the model's coordinates: of the classes listed (n, L), or of all where none are."""
     if listed is None:
         return AllClasses(model.log_densities()(Z).add_(log_share))
     drawn = torch.randperm(len(log_share), generator=torch.Generator().manual_seed(0))[:DRAWN]
@@ -121,6 +121,11 @@ class Votes(NamedTuple):
         fifth = distance[:, min(4, distance.shape[1] - 1), None].clamp(min=1e-9)
         return cls(labels[found.indices], (-distance / (2 * fifth)).exp())
 
+    def share(self, rows: Tensor, labels: Tensor) -> Tensor:
+        """Share of the votes of some rows (n,) for one label each, (n,)."""
+        weights = self.weights[rows]
+        return (weights * (self.labels[rows] == labels[:, None])).sum(1) / weights.sum(1)
+
 
 class Weights(NamedTuple):
     """Exponents of the experts."""
@@ -132,7 +137,7 @@ class Weights(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the experts say of some samples' likely classes."""
+    """Outputs of the experts for the likely classes of some samples."""
 
     weights: tuple[float, ...]  # Those of `others`
     labels: Tensor  # int64, (n,)

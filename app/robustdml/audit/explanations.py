@@ -40,7 +40,7 @@ class LabelNoise:
 
     @classmethod
     def unknown(cls, num_noises: int, num_classes: int, rate: float) -> "LabelNoise":
-        """Nothing is known: wrong labels may be any."""
+        """The noise to start with: one rate, and every wrong label as likely as another."""
         popularity = torch.full((num_noises, num_classes), 1 / num_classes)
         none = torch.zeros(num_noises, num_classes + 1)
         return cls(torch.full((num_noises, 1), rate), popularity, torch.zeros(num_noises, 1, 1), none, none)
@@ -49,7 +49,7 @@ class LabelNoise:
     def count(
         cls, labels: Tensor, classes: Tensor, pairs: Tensor, posterior: Tensor, num_classes: int, rate: Tensor
     ) -> "LabelNoise":
-        """Count what is expected to have been mistaken for what."""
+        """Estimate the noise from posteriors (G, n, K): expected numbers of samples of each class with each label."""
         # labels (n,); classes (n, K); pairs (n, K), a number for each pair of class and label; posterior (G, n, K)
         wrong_part = posterior.clone()
         wrong_part[:, :, 0] = 0
@@ -87,7 +87,7 @@ def _summed(values: Tensor, places: Tensor, number: int, start: float = 0.0) -> 
 
 
 def anchored(labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: int) -> Tensor:
-    """Weights (N, K) by which samples count for classes: of no other label may a class have more than of its own."""
+    """Limit weights (N, K): for a class, those of one other label count at most as much as those of its own."""
     _, pairs = torch.unique(classes * num_classes + labels[:, None], return_inverse=True)
     noise = LabelNoise.count(labels, classes, pairs, posterior[None], num_classes, torch.zeros(1, 1))
     right = (noise.total - noise.wrong)[0, classes[:, 1:-1]]
@@ -97,7 +97,7 @@ def anchored(labels: Tensor, classes: Tensor, posterior: Tensor, num_classes: in
 
 
 def bounded_by_size(classes: Tensor, weights: Tensor, num_classes: int) -> Tensor:
-    """Weights (N, K) of which no class has more of all other labels together than of its own."""
+    """Limit weights (N, K): for a class, all other labels together count at most as much as its own."""
     own = _summed(weights[None, :, :1], classes[:, :1], num_classes + 1)[0, classes[:, 1:-1]]
     received = _summed(weights[None, :, 1:-1], classes[:, 1:-1], num_classes + 1)[0, classes[:, 1:-1]]
     out = weights.clone()
@@ -190,7 +190,7 @@ def explain(evidence: Evidence, num_classes: int, kind: str, grid: Sequence[Weig
 
 
 def explain_all(evidence: Evidence, num_classes: int, one: Explanation) -> Explanation:
-    """Explain all samples as some are; evenly where that no longer holds of all."""
+    """Fit the noise of an explanation to all samples; that of even noise where it explains too many as wrong."""
     found = explain(evidence, num_classes, one.kind, [one.weights])
     return (found or explain(evidence, num_classes, EVENLY, [one.weights]))[0]
 
@@ -201,7 +201,7 @@ def flatter(weights: Weights, factor: float = LIKENESS) -> Weights:
 
 
 def _explain_by_pairs(evidence: Evidence, num_classes: int, grid: Sequence[Weights]) -> list[Explanation]:
-    """Each class has a rate of wrong labels, and they go to certain others."""
+    """Fit noise in which each class has a rate of wrong labels, and each pair of classes its share of them."""
     labels, classes = evidence.labels, evidence.classes
     # Pairs of class and label are the same in all rounds, and numbering them sorts.
     _, pairs = torch.unique(classes * num_classes + labels[:, None], return_inverse=True)
@@ -225,7 +225,7 @@ def _explain_by_pairs(evidence: Evidence, num_classes: int, grid: Sequence[Weigh
 
 
 def explanations(experts: Experts) -> tuple[Evidence, list[Explanation], Tensor]:
-    """Find the explanations that chance does not exclude, the one to go on with first; and their weights, sum 1."""
+    """Evidence, the explanations that chance does not exclude (first that of the next round), weights of sum 1."""
     count, num_classes = len(experts.labels), experts.num_classes
     rows = torch.linspace(0, count - 1, min(count, CHOOSING_ROWS)).long()
     evidence = some = experts.evidence(rows, [factor * weight for weight in DENSITY_WEIGHTS for factor in FLATTER])

@@ -6,8 +6,10 @@ normal densities alone judge, in their last round: near a sample of a wrong labe
 network drew there. Nor do labels drawn at random tell how those look that the network has seen.
 
 Rounds take members of a diverse class for wrong labels, and then learn from that. So the first round, which knows the
-given labels alone, has a say: its clear samples bound the rate of wrong labels, and what it says of each label is mixed
-with what the last rounds say, see `robustdml.audit.clear`. None of it holds for embeddings that learnt the labels.
+given labels alone, has a say in three ways. Its clear samples bound the rate of wrong labels, see
+`robustdml.audit.clear`; its probabilities are mixed with those of the last rounds; and a trial with labels that are
+wrong on purpose shows how much its doubts are worth, see `robustdml.audit.trial`. None of it holds for embeddings that
+learnt the labels.
 """
 
 import math
@@ -21,6 +23,7 @@ from robustdml.audit.clear import clear_samples, with_share
 from robustdml.audit.experts import Evidence, Experts
 from robustdml.audit.explanations import Explanation, anchored, believable, bounded_by_size, explanations
 from robustdml.audit.features import principal_rows
+from robustdml.audit.trial import Trial
 
 # Scale of rows of length 1 in the logistic regression, whose ridge is 1/2: chosen as scikit-learn's C = 3.
 UNIT_SCALE = 3**0.5
@@ -29,9 +32,9 @@ ROUNDS, ROUNDS_LEARNT = (4, 2), (10, 1)
 # Exponent of the likelihood of a label, by which the forms are weighed: chosen on the choosing sets of
 # experiments/bench/audit_sets.py and on drawn ones.
 LIKELIHOOD = 10.0
-# Part of the last rounds in what is said of a label, and the least rate of wrong labels that is reckoned with. The part
-# was chosen on the choosing sets of experiments/bench/audit_sets.py and diverse_sets.py.
-LAST, LEAST_RATE = 2 / 3, 0.002
+# Weight of the last rounds beside the first one, weight of the trial's evidence, and the least rate of wrong labels.
+# The weights were chosen on the choosing sets of experiments/bench/audit_sets.py and diverse_sets.py.
+LAST, TRIAL, LEAST_RATE = 0.5, 0.5, 0.002
 # Where more of the labels of the clearest samples disagree, the features may tell nothing.
 BLIND = 0.6
 # Weight of the margins in training, chosen on the choosing sets of experiments/bench/audit_sets.py and diverse_sets.py;
@@ -54,8 +57,8 @@ class Judgement:
     qualities: Tensor
     overlap: Tensor  # Probability that the features alone leave to other classes than the likeliest, (N,)
     bounds: tuple[float, float, float] = (0.0, 1.0, 1.0)  # Of the rate of wrong labels, with an estimate between them
-    # Share of the labels that disagree with samples as clear as this one that may be wrong, (N,).
-    believed: Tensor | None = None
+    # Share of the labels that disagree among samples as clear as each one, (N,); None where the features were learnt.
+    disagreement: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -88,18 +91,22 @@ def judge(features: Array, labels: Tensor, num_classes: int, learnt: bool = Fals
         Experts(X, labels, num_classes, scale * X, seed=number)
         for number, (X, scale) in enumerate(zip((unit, columns), scales, strict=True))
     ]
-    firsts, lasts = zip(*(_last_rounds(experts, learnt) for experts in forms), strict=True)
+    trial = Trial(labels, num_classes)
+    firsts, lasts = zip(*(_last_rounds(experts, learnt, trial) for experts in forms), strict=True)
     # By all experts, and by the regression alone where there is one.
     kinds = [list(kind) for kind in zip(*firsts, strict=True)]
-    return _with_clear(_together([found for rounds in lasts for found in rounds]), kinds, labels, num_classes)
+    judged = _together([found for rounds in lasts for found in rounds])
+    return _with_clear(judged, kinds, labels, num_classes, trial.evidence())
 
 
-def _last_rounds(experts: Experts, learnt: bool) -> tuple[list[_First], list[_Round]]:
-    """What each kind of experts says at first, and what the last rounds say."""
+def _last_rounds(experts: Experts, learnt: bool, trial: Trial | None = None) -> tuple[list[_First], list[_Round]]:
+    """Run all rounds; return class probabilities of the first one, and the posteriors of the last ones."""
     count, last = ROUNDS_LEARNT if learnt else ROUNDS
     labels, num_classes = experts.labels, experts.num_classes
     evidence, explained, weights = explanations(experts)
     firsts = _firsts(experts, evidence, explained[0])
+    if trial is not None:
+        trial.ask(experts, evidence, explained[0].weights)
     likelihood = max(float(one.likelihood.mean()) for one in explained)
     # Afterwards samples of the other folds have learnt from a held-out label, and the regression would repeat it.
     if not explained[0].weights.logistic:
@@ -122,7 +129,7 @@ def _last_rounds(experts: Experts, learnt: bool) -> tuple[list[_First], list[_Ro
 
 
 def _firsts(experts: Experts, evidence: Evidence, main: Explanation) -> list[_First]:
-    """Class probabilities before anything is believed of a label: by all experts, and by the regression alone."""
+    """Class probabilities of the first round: by all experts, and by the regression alone where there is one."""
     alone = evidence.log_probabilities(main.weights, experts.num_classes)[:, :-2].exp()
     firsts = [_First(main.mean, evidence.classes[:, :-1], alone)]
     if experts.logits is not None:
@@ -133,10 +140,13 @@ def _firsts(experts: Experts, evidence: Evidence, main: Explanation) -> list[_Fi
     return firsts
 
 
-def _with_clear(judged: Judgement, firsts: list[list[_First]], labels: Tensor, num_classes: int) -> Judgement:
-    """Mix what the last rounds say with what the first one says, within the bounds that clear samples give.
+def _with_clear(
+    judged: Judgement, firsts: list[list[_First]], labels: Tensor, num_classes: int, trial: Tensor
+) -> Judgement:
+    """Correct the probabilities of the last rounds by the first round, its clear samples and the trial (N,).
 
-    Each list of `firsts` has what one kind of experts says of the forms; the first of them gives the bounds.
+    Each list of `firsts` has the class probabilities of one kind of experts, a form each. The clear samples of the
+    first list bound the rate of wrong labels.
     """
     kinds = [_named(one, labels) for one in firsts]
     clears = [clear_samples(top.numpy(), (nearest != labels).numpy()) for _, nearest, top in kinds]
@@ -149,12 +159,12 @@ def _with_clear(judged: Judgement, firsts: list[list[_First]], labels: Tensor, n
     # Odds of being wrong fall by the root of the ratio, and of several kinds by the geometric mean of these roots.
     ratios = [(one.high / found).clamp(max=1) for one, found in zip(clears, disagreements, strict=True)]
     within = torch.stack(ratios).log().mean(0).mul(0.5).exp()
-    mixed = with_share((LAST * wrong + (1 - LAST) * first) * within, share)
-    found, believed = _with_right(judged, 1 - mixed), (max(share, LEAST_RATE) / disagreements[0]).clamp(max=1)
+    mixed = with_share(torch.logit((LAST * wrong + (1 - LAST) * first) * within, LEAST) + TRIAL * trial, share)
+    found = _with_right(judged, 1 - mixed)
     if clear.estimate > BLIND and clear.low < clear.estimate / 2:
         # Not even the clearest samples have the labels that the features say: nothing can be told of any.
-        return replace(found, bounds=(0.0, 0.0, 1.0), believed=torch.zeros_like(believed))
-    return replace(found, bounds=(clear.low, clear.estimate, clear.high), believed=believed)
+        return replace(found, bounds=(0.0, 0.0, 1.0), disagreement=torch.full_like(disagreements[0], math.inf))
+    return replace(found, bounds=(clear.low, clear.estimate, clear.high), disagreement=disagreements[0])
 
 
 def _named(firsts: list[_First], labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -189,11 +199,11 @@ def _together(rounds: list[_Round]) -> Judgement:
 
 
 def taken(judged: Judgement, rows: Tensor) -> Judgement:
-    """Give samples (n,) what was said of some rows."""
+    """Take the judgements of some rows (n,)."""
     fields = ("right", "proposed", "proposed_right", "no_class", "nearest", "overlap")
-    believed = None if judged.believed is None else judged.believed[rows]
+    disagreement = None if judged.disagreement is None else judged.disagreement[rows]
     some = {name: getattr(judged, name)[rows] for name in fields}
-    return replace(judged, **some, qualities=judged.qualities[:, rows], believed=believed)
+    return replace(judged, **some, qualities=judged.qualities[:, rows], disagreement=disagreement)
 
 
 def with_margins(judged: Judgement, margins: Tensor) -> Judgement:
@@ -221,7 +231,7 @@ def with_margins(judged: Judgement, margins: Tensor) -> Judgement:
         return judged
     odds = torch.logit(right, LEAST)
     odds[known] += MARGIN_PART * (rows @ found - base)
-    return _with_right(judged, 1 - with_share(torch.sigmoid(-odds), float(1 - right.mean())))
+    return _with_right(judged, 1 - with_share(-odds, float(1 - right.mean())))
 
 
 def with_checked(judged: Judgement, checked: Tensor) -> Judgement:
@@ -259,7 +269,7 @@ def _with_right(judged: Judgement, right: Tensor) -> Judgement:
 
 
 def _shifted(right: Tensor, known: Tensor, truth: Tensor) -> Tensor:
-    """Probabilities (N,) with the shift that checked labels ask for; of these the truth."""
+    """Probabilities (N,) whose log-odds are shifted as checked labels ask for; those of checked labels are 0 or 1."""
     z = torch.logit(right.double(), LEAST)
     low, high = -WIDEST, WIDEST
     for _ in range(HALVINGS):  # the slope falls with b

@@ -42,7 +42,7 @@ COLUMNS = tuple(field.name for field in fields(Finding))
 
 
 def findings_of(samples: Samples, auditor: LabelAuditor, halves: Ints) -> list[Finding]:
-    """Gather what the auditor holds."""
+    """Collect the auditor's findings."""
     classes = samples.class_names
     columns = (
         samples.names(),
@@ -154,7 +154,7 @@ class Decisions:
 def clean_labels(
     findings: list[Finding], use: str, confidence: float = CONFIDENCE, decisions: Decisions | None = None
 ) -> dict[int, Finding]:
-    """Decide what stays, by its row in `findings`, with the label that it has from then on."""
+    """Choose the samples that stay, by their rows in `findings`, and their new labels."""
     if use not in USES:
         raise UnknownNameError("use of labels", use, USES)
     if not 0 <= confidence <= 1:
@@ -185,7 +185,7 @@ def _label(one: Finding, use: str, confidence: float, decision: str, label: str)
 
 
 def read_decisions(paths: Sequence[Path], names: Iterable[str], labels: Iterable[str]) -> Decisions:
-    """Read what was downloaded from ``audit.html``, about samples with these names and labels; the last file wins."""
+    """Read ``decisions.csv`` files for samples with these names and labels; where files differ the last one wins."""
     samples, classes = _as_shown(names), _as_shown(labels)
     out = Decisions()
     for path in paths:

@@ -1,4 +1,4 @@
-"""The effects of `robustdml apply` on the findings of an audit, told beforehand."""
+"""What `robustdml apply` would do with the findings of an audit."""
 
 from collections import Counter
 

@@ -85,7 +85,7 @@ def ask(samples: Samples, findings: list[Finding], quality: Floats, doubts: Clas
 
 
 def copies_by_kind(samples: Samples, copies: Ints) -> dict[str, list[Sides]]:
-    """Groups of copies by the first of three kinds that they are of, each with its rows by class or part."""
+    """Groups of copies by kind, each with its rows by class or part; a group of several kinds is of the first one."""
     labels, parts = samples.labels_by_name(), samples.parts
     found: dict[str, list[Sides]] = {BETWEEN_CLASSES: [], BETWEEN_PARTS: [], IN_A_CLASS: []}
     order = np.argsort(copies, kind="stable")

@@ -45,7 +45,7 @@ def _of_features(path: Path) -> Samples:
 
 
 def _of_files(path: Path, columns: Columns, on_progress: OnProgress) -> Samples:
-    """A class folder of the same name in both parts is one class."""
+    """Join class folders of the same name in both parts into one class."""
     listed = listed_parts(path, columns, on_progress)
     labels = [label for images in listed.values() for label in images.labels_by_name()]
     files = [file.absolute() for images in listed.values() for file in images.files]

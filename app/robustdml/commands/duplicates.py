@@ -100,7 +100,7 @@ def _proposed(samples: Samples, groups: Ints) -> list[Copy]:
 
 
 def _remove(arguments: argparse.Namespace, copies: list[Copy]) -> int:
-    """Delete by decisions: only what is still a copy of an image that stays."""
+    """Delete the files marked in the decisions, if they still are copies of an image that stays."""
     table = read_table(arguments.remove, "table of duplicates", HEAD)
     if missing := [name for name in HEAD[1:3] if name not in table.columns]:
         raise UsageError(

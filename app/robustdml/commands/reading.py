@@ -15,7 +15,7 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cache_argument(parser: argparse._ActionsContainer) -> None:
-    """Add the option that keeps nothing of what is made of images."""
+    """Add the option ``--no-cache``."""
     text = "use no features of images that were made before, and keep none"
     parser.add_argument("--no-cache", action="store_true", help=text)
 

@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_option(group: argparse._ArgumentGroup, setting: Setting) -> None:
-    """Declare an option. What is not given is None, so that a file can say it; help shows the default."""
+    """Declare an option. Its default is None, so that a file of settings can give it; help shows the real default."""
     shown = "" if is_off(setting.default) else f" (default: {setting.default})"
     if setting.kind is bool:
         action = argparse.BooleanOptionalAction
@@ -170,5 +170,8 @@ def _print(result: TrainingResult, out: Path) -> None:
         if told:
             say(told)
     say(f"{out / REPORT}: curves, examples and doubtful labels; settings, checkpoint and figures are beside it")
+    samples, seconds = (sum(one.get(key, 0.0) for one in result.history) for key in ("samples", "seconds"))
+    sizes = (f"{name} {(out / name).stat().st_size / 1e6:.3g} MB" for name in (CHECKPOINT, MODEL_FILE))
+    say(f"{samples / seconds:,.0f} samples a second; {', '.join(sizes)}")
     data = "IMAGES" if result.model.card.takes_images else "FEATURES.npz"
     say(f"{out / MODEL_FILE}: try robustdml embed {out} {data} -o embeddings.npz")

@@ -18,7 +18,7 @@ Contents = NDArray[np.bytes_]  # Digests of files, S16, (N,); empty of a file th
 
 
 def contents_of(files: Sequence[Path], on_progress: OnProgress = silent) -> Contents:
-    """Digests of files, (N,); those of the same paths, sizes and times are known from before."""
+    """Digests of files, (N,); read from the cache where path, size and time are unchanged."""
     path = kept_folder() / "contents" / f"{fingerprint(files)}.npy"
     if path.exists():
         return np.array(read_array(path))

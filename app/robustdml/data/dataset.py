@@ -81,7 +81,7 @@ class Samples(Split):
         return self.inputs.files if isinstance(self.inputs, ImageFiles) else ()
 
     def in_brackets(self) -> str:
-        """The notes behind a name in an error: what was passed over may be why something is missing."""
+        """The notes that follow a name in an error: files passed over may explain why something is missing."""
         return f" ({'; '.join(self.notes)})" if self.notes else ""
 
     def take(self, rows: Rows, labels: Labels, class_names: tuple[str, ...]) -> "Samples":

@@ -21,7 +21,7 @@ _UNMARKED = "TGA"
 
 
 def is_junk(name: str) -> bool:
-    """Tell whether nobody wants to hear of a file or folder, by its name."""
+    """Tell whether a file or folder is skipped in silence, by its name."""
     return name.startswith(".") or name.lower() in _JUNK
 
 
@@ -55,7 +55,7 @@ def is_image_inside(file: str | Path) -> bool:
 
 
 def visible_folders(folder: Path) -> list[Path]:
-    """List the folders in a folder, without what systems leave."""
+    """List the folders in a folder, without those that systems make."""
     with os.scandir(folder) as entries:
         return sorted(Path(entry.path) for entry in entries if not is_junk(entry.name) and _leads_to_folder(entry))
 

@@ -137,7 +137,7 @@ def _why_missing(file: str) -> str:
 def read_ahead(
     files: Sequence[Path], batches: Iterable[Iterable[int]], size: int, channels: int = 3
 ) -> Iterator[list[Pixels | str]]:
-    """Decode the files of each batch by threads, those of the next while the caller works."""
+    """Decode the files of each batch in threads, a batch ahead of the caller."""
     with ThreadPoolExecutor() as pool:
         begun: deque[list[Future[Pixels | str]]] = deque()
         for rows in batches:

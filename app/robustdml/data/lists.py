@@ -153,7 +153,7 @@ def _file(path: Path, number: int, given: str) -> Path:
 def _parts(
     path: Path, table: TableOf, columns: Columns, used: set[str], rows: list[dict[str, str]]
 ) -> tuple[tuple[str, ...], list[str]]:
-    """The part of each row, if there are any, and what is to be said of columns that look like one."""
+    """The part of each row, or None, and notes on columns that look like one."""
     notes: list[str] = []
     for name in (columns.split,) if columns.split else dict.fromkeys((*_named(table, _SPLITS), *table.columns)):
         if name in used:
@@ -176,7 +176,7 @@ def _parts(
 
 
 def _is_split(parts: set[str]) -> bool:
-    """Whether these are parts, if not a training and a test part: several, or both beside others."""
+    """Whether these values name parts that are refused: several training or test parts, or others beside them."""
     return {*PARTS} <= parts or len(parts - {""}) > 1
 
 

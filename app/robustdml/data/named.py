@@ -26,7 +26,7 @@ from robustdml.plain_files import read_npz
 
 @dataclass(frozen=True)
 class Pretraining:
-    """Data that a small backbone is pretrained on: other characters than those of the data set."""
+    """Data that a small backbone is pretrained on: characters that the data set does not hold."""
 
     load: Callable[[], Split]  # Returns grey images of 32×32 pixels and their classes
     key: Callable[[], str]  # Returns a text that changes where these images do

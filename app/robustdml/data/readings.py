@@ -1,4 +1,4 @@
-"""What is made of images once and kept by the content of their files: features, pictures for pages, small grey ones.
+"""A cache by the content of image files: features, pictures for pages, small grey pictures.
 
 A pack is a file of some hundred images, whole or absent. Where all packs take too much room the oldest are deleted.
 """
@@ -94,7 +94,7 @@ class Kept:
         return out
 
     def features(self) -> Floats:
-        """What the network made of images that were all read, float16 or float32, (N, F)."""
+        """Features of images that were all read, (N, F), float16 or float32."""
         out = np.zeros((self.count, 0), np.float16)
         done = np.zeros(self.count, bool)
         for rows, places, arrays in self.found("features"):
@@ -181,7 +181,7 @@ def _read_missing(
 
 @dataclass
 class _Pending:
-    """What was made and waits until it fills a pack."""
+    """Results that are collected until they fill a pack."""
 
     reading: Reading
     pictured: bool
@@ -192,7 +192,7 @@ class _Pending:
     pictures: list[bytes] = field(default_factory=list)
 
     def read(self, files: Sequence[Path], contents: Contents, rows: Rows, on_progress: OnProgress) -> dict[int, str]:
-        """Read some rows; what cannot be read is given back with the reason."""
+        """Read some rows; also returns the rows that cannot be read, with the reason."""
         reading, broken = self.reading, dict[int, str]()
         batches = [rows[block].tolist() for block in blocks(len(rows), reading.batch)]
         decoded = read_ahead(files, batches, reading.size, reading.channels)
@@ -221,7 +221,7 @@ class _Pending:
             self.write()
 
     def write(self) -> None:
-        """Write a pack of what waits."""
+        """Write the collected results as a pack."""
         if self.keys:
             lengths = np.array([len(one) for one in self.pictures])
             pictures = np.frombuffer(b"".join(self.pictures), np.uint8)

@@ -43,11 +43,11 @@ class Filter(nn.Module):
     def judge(
         self, embeddings: Tensor, rows: Rows, proxies: Callable[[], Tensor | None]
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """Say what is kept of a batch, (B,) bool, None for all; and what is to be logged, (B,) by name."""
+        """Mask of the samples kept, (B,) bool, or None for all; and values to log, (B,) by name."""
         return None, {}
 
     def remember(self, embeddings: Tensor, rows: Rows, keep: Tensor) -> None:
-        """Put what was kept into the memory, after the step."""
+        """Put the samples kept into the memory, after the step."""
 
     def record(self) -> dict[str, float]:
         """Return numbers for the history, after an epoch."""
@@ -126,7 +126,7 @@ class PrismFilter(Filter):
 
 
 class AuditFilter(Filter):
-    """A verdict on all labels before training, by `label_quality`: batches are drawn from what is kept."""
+    """Judges all labels before training, by `label_quality`; batches are drawn from the samples kept."""
 
     observed = (QUALITY, KEPT)
     quality: Tensor

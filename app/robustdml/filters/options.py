@@ -11,7 +11,9 @@ FILTERS = {"prism-average": "average", "prism-proxy": "proxy", "prism-vmf": "vmf
 NO_FILTER = "none"
 # Judges once, before training, by the features: `robustdml.audit`.
 AUDIT = "audit"
-KINDS = (NO_FILTER, *FILTERS, AUDIT)
+# Judges once, halfway: `robustdml_ops.robust.OwnClassFilter`.
+OWN_CLASS = "own-class"
+KINDS = (NO_FILTER, *FILTERS, AUDIT, OWN_CLASS)
 MEMORY_DTYPES = ("float32", "bfloat16")
 
 
@@ -19,7 +21,7 @@ MEMORY_DTYPES = ("float32", "bfloat16")
 class FilterOptions(Options, name="filter"):
     """Filter, which keeps samples of probably wrong labels out of the loss."""
 
-    kind: str = option(NO_FILTER, "which (default: none; robust chooses)", choices=KINDS)
+    kind: str = option(NO_FILTER, "which (default: none; robust chooses; own-class is of many-classes)", choices=KINDS)
     threshold: str = option(
         "smooth-top-r",
         "how the threshold is found (default: smooth-top-r; robust: cautious); otsu and cautious, with prism-vmf, need "
@@ -50,7 +52,7 @@ class FilterOptions(Options, name="filter"):
     def check(self) -> None:
         """Refuse an unknown kind and values out of bounds."""
         super().check()
-        if self.kind == AUDIT:
+        if self.kind in (AUDIT, OWN_CLASS):
             self._refuse([name for name in self.as_dict() if name != "kind"], "which has no settings")
         elif self.kind != NO_FILTER and FILTERS[self.kind] not in PRISM.SIMILARITIES_WITH_BANK:
             self._refuse(["memory_size", "memory_dtype"], "which has no memory")

@@ -11,7 +11,12 @@ from robustdml.options import Options
 __all__ = ["METHODS", "Method", "option_groups"]
 
 # By the name that `--method` takes, in the order in which messages and ``--help`` name them.
-METHODS: dict[str, Method] = {"robust": pairs.ROBUST, **classes.METHODS, **pairs.METHODS}
+METHODS: dict[str, Method] = {
+    "robust": pairs.ROBUST,
+    "many-classes": pairs.MANY_CLASSES,
+    **classes.METHODS,
+    **pairs.METHODS,
+}
 
 
 def option_groups() -> list[type[Options]]:

@@ -84,6 +84,14 @@ class NormalizedSoftmaxOptions(Options, name="normalized_softmax"):
 
 
 @dataclass(frozen=True)
+class EmbeddingSoftmaxOptions(Options, name="embedding_softmax"):
+    """Softmax from embeddings."""
+
+    temperature: float = option(1 / 16, "of the softmax")
+    drawn: int = option(20_000, "classes outside the batch that a step computes with, drawn anew each step", at_least=1)
+
+
+@dataclass(frozen=True)
 class SoftTripleOptions(Options, name="soft_triple"):
     """SoftTriple."""
 
@@ -138,6 +146,13 @@ def class_method(title: str, loss: Callable[..., nn.Module], *groups: type[Optio
     return replace(Method(title, make_loss, groups, proxies=lambda loss: loss.proxies), **declared)
 
 
+def _softmax_from_embeddings(options: OptionSet, num_classes: int, embedding_size: int) -> nn.Module:
+    own = options[EmbeddingSoftmaxOptions]
+    share = min(own.drawn / num_classes, 1.0)
+    settings: dict[str, Any] = {} if share == 1 else {"negative_share": share, "negative_correction": False}
+    return NormalizedSoftmaxLoss(num_classes, embedding_size, own.temperature, first_embeddings=FIRST, **settings)
+
+
 def _columns(loss: Any) -> Any:
     return loss.W.t()
 
@@ -148,6 +163,7 @@ def _centers(loss: Any) -> Any:
     return weights.t().reshape(loss.num_classes, -1, loss.embedding_size)
 
 
+FIRST = 8  # embeddings of a class that its proxy begins as
 _NEGATIVES = (NegativeOptions, SoftmaxOptions)
 METHODS = {
     "proxy-anchor": class_method("Proxy-Anchor", ProxyAnchorLoss, AnchorOptions, NegativeOptions),
@@ -160,6 +176,13 @@ METHODS = {
     "proxy-nca": class_method("Proxy-NCA", ProxyNCALoss, ProxyNCAOptions, *_NEGATIVES),
     "normalized-softmax": class_method(
         "Normalised softmax", NormalizedSoftmaxLoss, NormalizedSoftmaxOptions, *_NEGATIVES, proxies=_columns
+    ),
+    "softmax-from-embeddings": Method(
+        "Softmax from embeddings",
+        _softmax_from_embeddings,
+        (EmbeddingSoftmaxOptions,),
+        proxies=_columns,
+        proxy_radians=0.1,
     ),
     "soft-triple": class_method(
         "SoftTriple", SoftTripleLoss, SoftTripleOptions, *_NEGATIVES, proxies=_centers, learning_rate=3e-3

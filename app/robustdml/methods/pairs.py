@@ -1,4 +1,4 @@
-"""Losses over pairs: contrastive, with a memory too, multi-similarity, SuperLoss, ProcSim, BSPML; and robust.
+"""Losses over pairs: contrastive, with a memory too, multi-similarity, SupCon, SuperLoss, ProcSim, BSPML; and robust.
 
 ProcSim and BSPML weigh samples themselves. The default method is robust.
 """
@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from robustdml.filters.options import FilterOptions
-from robustdml.methods.classes import ProxyNCAOptions
+from robustdml.filters.options import OWN_CLASS, FilterOptions
+from robustdml.methods.classes import EmbeddingSoftmaxOptions, ProxyNCAOptions
 from robustdml.methods.method import Method, arguments_of
 from robustdml.options import Options, OptionSet, option
 from robustdml_ops.losses import (
@@ -19,6 +19,7 @@ from robustdml_ops.losses import (
     MemoryContrastiveLoss,
     MultiSimilarityLoss,
     ProcSimLoss,
+    SupConLoss,
     SuperContrastiveLoss,
 )
 
@@ -53,6 +54,13 @@ class MultiSimilarityOptions(Options, name="multi_similarity"):
     beta: float = option(50.0, "scale of negative pairs")
     base: float = option(0.5, "similarity that pairs are measured from, δ")
     epsilon: float = option(0.1, "mining: how far a pair may be from the hardest of the other kind")
+
+
+@dataclass(frozen=True)
+class SupConOptions(Options, name="supcon"):
+    """SupCon."""
+
+    temperature: float = option(0.1, "of the softmax over the batch")
 
 
 @dataclass(frozen=True)
@@ -117,6 +125,7 @@ METHODS = {
     "contrastive": pair_method("Contrastive", ContrastiveLoss, ContrastiveOptions, make_loss=_contrastive),
     "mcl": pair_method("MCL", MemoryContrastiveLoss, MemoryContrastiveOptions, inputs=("labels", "memory")),
     "multi-similarity": pair_method("Multi-similarity", MultiSimilarityLoss, MultiSimilarityOptions),
+    "supcon": pair_method("SupCon", SupConLoss, SupConOptions),
     "superloss": pair_method("SuperLoss", SuperContrastiveLoss, SuperLossOptions, ContrastiveOptions),
     "procsim": pair_method(
         "ProcSim",
@@ -140,4 +149,14 @@ ROBUST = replace(
     start="whitened",
     averages=True,
     losses=("contrastive", "proxy-anchor"),
+)
+
+# Pairs first; halfway `run.stages` compares them with proxies that begin as embeddings, on what the filter keeps.
+MANY_CLASSES = replace(
+    METHODS["supcon"],
+    title="Many classes",
+    options=(SupConOptions, EmbeddingSoftmaxOptions),
+    filter=FilterOptions(OWN_CLASS),
+    start="principal",
+    losses=("supcon", "softmax-from-embeddings"),
 )

@@ -93,7 +93,7 @@ def reading_for(
 
 
 def _features_of(split: Split, origin: Origin, device: torch.device, on_progress: OnProgress) -> Floats:
-    """Apply the backbone to images, or read what it made of them before."""
+    """Apply the backbone to images, or read their cached features."""
     if isinstance(split.inputs, ImageFiles):
         return features_of_files(split.inputs, origin, device, on_progress)
     # What the user's own code does may change while its name and weights do not.

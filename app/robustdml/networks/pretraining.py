@@ -1,4 +1,4 @@
-"""Backbones pretrained on other characters than those of the data, which stand for one pretrained on ImageNet."""
+"""Backbones pretrained on characters that the data does not hold; they stand for one pretrained on ImageNet."""
 
 import torch
 from torch import nn

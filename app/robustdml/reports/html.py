@@ -17,7 +17,7 @@ STYLE, TEMPLATE = (Path(__file__).with_name(name) for name in ("page.css", "page
 
 
 def as_text(text: str) -> str:
-    """HTML that shows a text, with what cannot be seen, or would turn what is beside it, written out."""
+    """HTML of a text; invisible characters and those that change the direction of text become their numbers."""
     return escape(in_one_line(text))
 
 
@@ -38,14 +38,14 @@ def figure(source: str, alternative: str, caption: str) -> str:
 
 
 def left_out_line(left_out: Sequence[str], notes: Sequence[str] = ()) -> str:
-    """Say how data was read, and name the first few of what was left out; nothing where there is nothing to say."""
+    """HTML that says how data was read and names the first few files left out; empty if there is nothing to say."""
     said = [f"{note[0].upper()}{note[1:]}." for note in dict.fromkeys(notes)]
     said += [f"Left out {len(left_out):,}: {few(left_out)}."] if left_out else []
     return "".join(f"<p>{as_text(one)}</p>" for one in said)
 
 
 def searched(figures: Sequence[str]) -> str:
-    """Lay out a query, which is the first, and what it found."""
+    """HTML of a query, the first sample, and its results."""
     return f'<div class="searched">{figures[0]}<div class="found">{"".join(figures[1:])}</div></div>'
 
 

@@ -24,6 +24,11 @@ FIGURES = {
     "filter_precision": "right labels among the kept",
     "filter_kept": "kept by the filter",
     "margin": "learnt margin",
+    "own_probability": "probability of the own class, in training",
+    "own_margin": "margin to the nearest other class, in training",
+    "own_rank": "rank of the own class, in training",
+    "hardest_positive": "lowest cosine in the own class, in training",
+    "hardest_negative": "highest cosine with another class, in training",
     "training_seconds": "seconds of training",
 }
 # Scores by which labels are doubted, low for wrong ones; the first that a run has is used.
@@ -77,7 +82,7 @@ def render_run(result: TrainingResult, data: RetrievalData) -> str:
 
 
 def figures_of(result: TrainingResult) -> list[list[str]]:
-    """Rows of a table: what it is, after the last epoch, and of the untouched features."""
+    """Rows of a table: name of the metric, its value after the last epoch, and of the untouched features."""
     summary, before = result.summary, result.summary["untouched"]
     return [
         [text, f"{summary[key]:.3f}", f"{before[key]:.3f}" if key in before else ""]
@@ -91,6 +96,8 @@ def _chosen(result: TrainingResult) -> list[str]:
     if chosen is None:
         return []
     whitened = ", whitened within classes" if result.config.layer_start == WHITENED else ""
+    if "trials" in chosen:  # between two stages
+        return ["<h2>What was chosen</h2>", f"<p>{as_text(chosen['advice'])}</p>"]
     start = f" The layer starts with {chosen['start']['width']} principal axes{whitened}."
     start = "" if chosen["kept_features"] else start
     return [
@@ -102,7 +109,7 @@ def _chosen(result: TrainingResult) -> list[str]:
 
 
 def test_labels_note(result: TrainingResult) -> str:
-    """Say what the figures suffer from: wrong labels among the test samples, one class alone, or known classes."""
+    """Caveats of the figures: wrong labels among the test samples, a single class, or classes that were trained on."""
     test, audited = result.summary["test"], result.summary["data"].get("audited", {})
     if test["classes"] == 1:
         return "All test samples are of one class, so that whatever is found is right: the figures say nothing."
@@ -118,7 +125,7 @@ def test_labels_note(result: TrainingResult) -> str:
 
 
 def _retrieved(result: TrainingResult, data: RetrievalData) -> list[str]:
-    """Some test samples with what they found first."""
+    """Some test samples with their nearest results."""
     if not data.test.is_images:
         return []
     test = data.test

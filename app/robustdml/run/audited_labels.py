@@ -17,7 +17,7 @@ from robustdml.networks.preparation import Prepared
 
 
 def use_audit(config: TrainingConfig, prepared: Prepared) -> tuple[Prepared, dict[str, Any]]:
-    """Apply the findings of an audit to the training samples; also return counts and a digest of what was done."""
+    """Apply the findings of an audit to the training samples; also return counts and a digest of the changes."""
     path, train = expanded(config.labels), prepared.data.train
     findings = read_findings(path)
     rows, fixed = _clean(_of_training(path, findings, train), config, train)

@@ -1,13 +1,18 @@
-"""Which training labels are believed, by the features before training."""
+"""Which training labels are believed, by the features before training; the start that follows from them."""
+
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from robustdml.arrays import Mask
+from robustdml.config import WHITENED, TrainingConfig
 from robustdml.filters.filter import LEAST_QUALITY
 from robustdml.filters.label_quality import MOST_JUDGED, label_quality
+from robustdml.methods import METHODS
 from robustdml.networks.preparation import Prepared
+from robustdml.networks.start import NARROWEST, Start, choose_start, make_start
 from robustdml.world import World
 
 
@@ -35,3 +40,20 @@ class Beliefs:
             return np.ones(len(train), dtype=bool)
         keep = (self.judge() >= LEAST_QUALITY).numpy()
         return keep if keep.any() else ~keep
+
+
+def start_of(config: TrainingConfig, prepared: Prepared, beliefs: Beliefs, world: World, device: torch.device) -> Start:
+    """Choose how the embedding layer starts, by the features and the labels that are believed."""
+    features, labels = prepared.frozen_features(), prepared.data.train.labels
+    if config.embedding_size is not None:
+        start = make_start(features, config.embedding_size)
+    else:
+        # Of many classes a verdict by the features takes longer than their training.
+        is_judged = features.shape[1] > NARROWEST and not METHODS[config.method].has_stages
+        rows = np.flatnonzero(beliefs.believed()) if is_judged else None
+        start = choose_start(features, labels, config.seed, rows)
+        # All processes take the width of the first: last bits may differ.
+        width = torch.tensor(float(start.width) if world.leads else torch.nan, device=device)
+        start = replace(start, width=int(world.merged(width)))
+    whiten = config.layer_start == WHITENED
+    return start.whitened(features, labels, np.flatnonzero(beliefs.believed())) if whiten else start

@@ -1,4 +1,4 @@
-"""What trials measure: paired differences from the untouched features on held-out classes, and what they support."""
+"""Measurements of trials: paired differences from the untouched features on held-out classes, and what is chance."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,7 +131,7 @@ def _points(one: dict[str, Any], name: str) -> str:
 
 
 def advice(chosen: dict[str, Any], epochs: int) -> str:
-    """Say what was chosen, why, and what to do next."""
+    """A sentence on the choice, its reason and the next step."""
     best = next((one for one in chosen["contestants"] if one["chosen"]), None)
     if best is None:
         why = "trials need 4 classes, some of them with two samples and more"

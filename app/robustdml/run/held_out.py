@@ -21,6 +21,8 @@ MOST_QUERIES = 600
 # Fewer classes are few: they are split more often.
 FEW = 20
 SPLITS, SPLITS_OF_FEW = 2, 4
+# Classes that a first stage leaves out, for the choice of the second: a share of them, and at most so many.
+ASIDE, MOST_ASIDE = 0.1, 1000
 # Groups of few classes on which the whitened start is measured.
 GROUPS = 5
 
@@ -45,6 +47,16 @@ def splits_of(labels: Labels, seed: int) -> list[tuple[Rows, Rows]]:
         if np.unique(labels[rows[tested]], return_counts=True)[1].max() > 1:
             found.append((rows[~tested], rows[tested]))
     return found
+
+
+def set_aside(labels: Labels, seed: int) -> Mask:
+    """Say which samples are of classes that a first stage leaves out, (N,)."""
+    sizes = np.bincount(labels)
+    several = np.flatnonzero(sizes > 1)
+    chosen = np.zeros(len(sizes), dtype=bool)
+    count = min(round(ASIDE * len(several)), MOST_ASIDE)
+    chosen[np.random.default_rng(seed).choice(several, count, replace=False)] = True
+    return np.asarray(chosen[labels])
 
 
 def num_tried(sizes: Ints) -> int:

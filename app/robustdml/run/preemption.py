@@ -19,7 +19,7 @@ _GO_ON, _SAVE, _END = range(3)
 
 
 class Preempted(SystemExit):
-    """A signal has ended the run, with the exit status of what may be queued again."""
+    """A signal has ended the run; the exit status says that it may be queued again."""
 
     def __init__(self, told: str) -> None:
         super().__init__(EX_TEMPFAIL)

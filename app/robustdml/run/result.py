@@ -20,6 +20,7 @@ from robustdml_ops.ops import nearest
 
 # Test samples that the report shows, and how many of those found.
 EXAMPLES, FOUND = 6, 5
+CLOCK = ("seconds", "samples")  # of an epoch's record: what it took, and not what came of it
 MOST_MAPPED = 3000  # Test samples in the map of the report
 # The first of these that a run has is its clean score in reports and comparisons.
 CLEAN_SCORES = ("log_p_clean_auc", "label_quality_auc", "confidence_auc", "detector_loss_auc", "weight_auc")
@@ -50,7 +51,7 @@ class TrainingResult:
 
 
 def result_of(run: Run, untouched: dict[str, float], out: Path | None) -> TrainingResult:
-    """Evaluate a run that is done, and put together what there is to say of it; ``out`` is its folder."""
+    """Evaluate a finished run and collect its results; ``out`` is its folder."""
     config = run.config
     model = _model(run)
     samples_of_class = np.bincount(run.prepared.data.test.labels, minlength=run.prepared.data.test.num_classes)
@@ -66,7 +67,7 @@ def result_of(run: Run, untouched: dict[str, float], out: Path | None) -> Traini
             "alone": int((samples_of_class == 1).sum()),
             **_trained_on(run, samples_of_class),
         },
-        **{key: value for key, value in run.history[-1].items() if key != "seconds"},
+        **{key: value for key, value in run.history[-1].items() if key not in CLOCK},
         "embedding_size": model.embedding_size,
         "averaging": run.averaging,
         "filter": run.filter_options.kind,
@@ -128,7 +129,7 @@ def _model(run: Run) -> TrainedEmbedder:
     network = Embedder(origin.backbone, run.prepared.num_features, None)
     network.head = run.averaged().head
     # Without what the history beside the model has of the clock, so that the same run makes the same file.
-    metrics = {name: value for name, value in run.history[-1].items() if name != "seconds"}
+    metrics = {name: value for name, value in run.history[-1].items() if name not in CLOCK}
     trained_by = {"config": run.config.as_dict(), "data": run.data_summary, "metrics": metrics}
     card = ModelCard(
         backbone=origin.name,

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -12,22 +13,26 @@ import torch
 from torch import Tensor, nn
 
 from robustdml.arrays import Array, Labels, Rows, Singles
-from robustdml.config import RANDOM, WHITENED, TrainingConfig
+from robustdml.config import RANDOM, TrainingConfig
 from robustdml.data.image_files import batches_of
 from robustdml.data.samplers import ClassBalancedSampler, RandomSampler, make_sampler
 from robustdml.errors import UsageError
 from robustdml.filters.filter import KEPT, AuditFilter, Filter, PrismFilter
-from robustdml.filters.options import AUDIT, NO_FILTER, FilterOptions
+from robustdml.filters.options import AUDIT, NO_FILTER, OWN_CLASS, FilterOptions
+from robustdml.filters.own_class import OwnClassVerdict
 from robustdml.loss_inputs import LOSS_INPUTS, LossInput, Training
 from robustdml.methods import METHODS, Method
 from robustdml.networks.models import Embedder, apply_in_batches, as_tensor, embed_in_batches
 from robustdml.networks.preparation import Prepared
-from robustdml.networks.start import FEWEST_CLASSES, NARROWEST, Start, choose_start, make_start
+from robustdml.networks.start import FEWEST_CLASSES, NARROWEST, Start
 from robustdml.progress import OnProgress, Recorder
 from robustdml.run.audited_labels import use_audit
-from robustdml.run.beliefs import Beliefs
+from robustdml.run.beliefs import Beliefs, start_of
+from robustdml.run.held_out import set_aside
+from robustdml.run.optimizers import Optimizers
 from robustdml.run.sample_log import SampleLog
-from robustdml.world import ALONE, World, load_optimizer, whole
+from robustdml.run.under_way import OBSERVED_EVERY, SEEN, UnderWay
+from robustdml.world import ALONE, World, whole
 from robustdml_ops import backward_in_micro_batches
 from robustdml_ops.ops import NotFiniteError
 
@@ -35,16 +40,6 @@ T = TypeVar("T")
 
 # Fewer steps of training raise the default learning rate in proportion, at most MOST_RAISED times.
 FULL_STEPS, MOST_RAISED = 120, 2.0
-
-
-@dataclass
-class UnderWay:
-    """What is done of the epoch under way."""
-
-    steps: int = 0
-    taken: int = 0  # Steps for which the filter kept something
-    total: Tensor = field(default_factory=lambda: torch.zeros(()))  # Sum of their losses
-    seconds: float = 0.0
 
 
 class Run:
@@ -71,7 +66,7 @@ class Run:
         split = prepared.data.train
         self.labels, self.changed = split.labels, split.labels != split.reference_labels
         if config.layer_start != RANDOM and start is None:
-            start = self._choose_start()
+            start = start_of(config, prepared, self.beliefs, world, device)
         self.measured_widths = {} if start is None else start.measured
         self.embedding_size = (config.embedding_size or NARROWEST) if start is None else start.width
         self.embedder = Embedder(prepared.backbone, prepared.num_features, self.embedding_size)
@@ -86,14 +81,15 @@ class Run:
         self.keeps_features = False  # Whether the embeddings are the features, whatever was trained
         self.network = world.wrap(self.embedder)
         method = METHODS[config.method] if method is None else method
+        # Samples of classes that a method of two stages leaves out of the first.
+        self.aside = set_aside(self.labels, config.seed) if method.has_stages else np.zeros(len(self.labels), bool)
         self._use_loss((method.losses or (config.method,))[0], method)
-        self.drawn: Rows = np.arange(len(self.labels))  # Samples that batches are drawn from
         self._use_filter(config.filter_options)
         if world.size > 1 and (alone := [name for name, value in self.inputs.items() if value.of_one_process]):
             raise UsageError(f"method {config.method} takes {', '.join(alone)} of one process: train without torchrun")
 
     def choose(self, loss: str, options: FilterOptions, averaging: float, keeps_features: bool) -> None:
-        """Train with what trials have found best; `averaging` is the weight of the trained layer in its average."""
+        """Train with the settings of the trials; `averaging` is the weight of the trained layer in its average."""
         self.averaging, self.keeps_features = averaging, keeps_features
         is_other = loss != self.loss_name
         if is_other:
@@ -103,7 +99,7 @@ class Run:
             self._use_filter(options)
 
     def _use_loss(self, name: str, method: Method) -> None:
-        """Make the loss of a method, and what depends on it: batches, learning rates and optimiser."""
+        """Make the loss of a method, with its batches, learning rates and optimiser."""
         config, classes = self.config, self.prepared.data.train.num_classes
         self.loss_name, self.method = name, method
         try:
@@ -111,6 +107,7 @@ class Run:
         except ValueError as error:
             raise UsageError(f"method {config.method}: {error}") from error
         self.loss = self.world.shard(loss)
+        self.drawn: Rows = np.arange(len(self.labels))  # Samples that batches are drawn from
         self.sampler = self._sampler_of(self.labels)
         # Of the embedding layer where trials do not change it.
         rate = self.default_rate = method.learning_rate if config.learning_rate is None else config.learning_rate
@@ -118,15 +115,13 @@ class Run:
             # Few steps move the layer little; trials on enough classes see to it that it does not go too far.
             rate *= min(max(FULL_STEPS / (config.epochs * len(self.sampler)), 1.0), MOST_RAISED)
         # Of the embedding layer, the backbone and the loss, before the schedule.
-        self.rates = [rate, config.backbone_learning_rate or rate, config.proxy_learning_rate]
-        trained = (self.embedder.head, self.embedder.backbone, self.loss)
-        groups: list[dict[str, Any]] = [{"params": list(part.parameters())} for part in trained]
-        groups[-1]["weight_decay"] = 0.0
-        # One pass over each parameter: with many classes the default costs as much as the loss.
-        self.optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, fused=True)
+        radians = method.proxy_radians
+        self.rates = [rate, config.backbone_learning_rate or rate, radians or config.proxy_learning_rate]
+        network = self.embedder.head, self.embedder.backbone
+        self.optimizer = Optimizers(*network, self.loss, config.weight_decay, radians)
 
     def _use_filter(self, options: FilterOptions) -> None:
-        """Make the filter, and what depends on it: the inputs of the loss, and the log of the samples."""
+        """Make the filter, the inputs of the loss, and the log of the samples."""
         config, prepared, size, device = self.config, self.prepared, self.embedding_size, self.device
         self.filter_options, self.filter = options, self.make_filter(options)
         training = Training(config, prepared, size, device, self.filter.bank, self.world)
@@ -140,6 +135,8 @@ class Run:
             return Filter()
         if options.kind == AUDIT:
             return AuditFilter(len(self.labels)).to(self.device)
+        if options.kind == OWN_CLASS:
+            return OwnClassVerdict(len(self.labels)).to(self.device)
         config, data, steps = replace(self.config, filter=options), self.prepared.data, len(self.sampler)
         made = PrismFilter(config, data, self.embedding_size, steps, self.world).to(self.device)
         self.world.shard(made.prism)
@@ -158,13 +155,13 @@ class Run:
 
     @property
     def position(self) -> str:
-        """What is done, in words."""
+        """The current activity, in words."""
         steps = self.under_way.steps
         return f"step {steps} of epoch {self.epoch + 1}" if steps else f"epoch {self.epoch}"
 
     @property
     def data_summary(self) -> dict[str, Any]:
-        """Name and sizes of what it trains on, and what an audit has made of it."""
+        """Name and sizes of the training data, and the changes by an audit."""
         data = self.prepared.data
         sizes = {"name": data.name, "train": list(data.train.inputs.shape), "classes": data.train.num_classes}
         if data.content:
@@ -178,30 +175,19 @@ class Run:
         for loss_input in self.inputs.values():
             loss_input.fit(on_progress)
         self.filter.fit(self.beliefs.judge, self.embed_training_split)
-        self._draw_from_kept()
+        self.draw_from_kept()
 
-    def _draw_from_kept(self) -> None:
+    def draw_from_kept(self) -> None:
+        """Draw batches from what the filter keeps, until the second stage is chosen without the classes set aside."""
         kept = self.filter.verdict.get(KEPT)
-        if kept is not None:
-            self.drawn = np.flatnonzero(kept.cpu().numpy())
-            self.sampler = self._sampler_of(self.labels[self.drawn])
+        drawn = ~self.aside if self.chosen is None else np.ones_like(self.aside)
+        rows = np.flatnonzero(drawn if kept is None else drawn & kept.cpu().numpy())
+        if not np.array_equal(rows, self.drawn):
+            self.drawn, self.sampler = rows, self._sampler_of(self.labels[rows])
 
     def _sampler_of(self, labels: Labels) -> RandomSampler | ClassBalancedSampler:
         config, usual = self.config, self.method.samples_per_class
         return make_sampler(labels, config.batch_size, config.samples_per_class, usual, config.seed)
-
-    def _choose_start(self) -> Start:
-        features = self.prepared.frozen_features()
-        if self.config.embedding_size is not None:
-            start = make_start(features, self.config.embedding_size)
-        else:
-            rows = np.flatnonzero(self.beliefs.believed()) if features.shape[1] > NARROWEST else None
-            start = choose_start(features, self.labels, self.config.seed, rows)
-            # All processes take the width of the first: last bits may differ.
-            width = torch.tensor(float(start.width) if self.world.leads else torch.nan, device=self.device)
-            start = replace(start, width=int(self.world.merged(width)))
-        whiten = self.config.layer_start == WHITENED
-        return start.whitened(features, self.labels, np.flatnonzero(self.beliefs.believed())) if whiten else start
 
     def take_steps(
         self, on_progress: OnProgress, recorders: Sequence[Recorder], pause: Callable[[], object] = lambda: None
@@ -223,7 +209,7 @@ class Run:
                 value = self._step(rows, inputs)
             except NotFiniteError as error:
                 raise UsageError(f"epoch {self.epoch + 1}, step {done.steps + 1}: {error}") from error
-            done.steps += 1
+            done.steps, done.samples = done.steps + 1, done.samples + self.world.size * len(rows)
             if value is not None:
                 done.total, done.taken = done.total.to(value.device) + value, done.taken + 1
             for recorder in recorders:
@@ -240,12 +226,15 @@ class Run:
     def end_epoch(self, metrics: dict[str, float]) -> None:
         """Make a record of the epoch, with these metrics and what the log holds."""
         loss = float(self.under_way.total) / max(self.under_way.taken, 1)
-        record = {"epoch": self.epoch + 1, "loss": loss, "seconds": self.under_way.seconds, **metrics}
+        done = self.under_way
+        record = {"epoch": self.epoch + 1, "loss": loss, "seconds": done.seconds, "samples": done.samples, **metrics}
         margins = getattr(self.loss, "margins", None)
         if margins is not None:
             record["margin"] = float(whole(margins.detach()).mean())
         self.log.values.copy_(self.world.merged(self.log.values))
         record |= self.log.record()
+        seen = self.world.summed(self.under_way.seen)
+        record |= {name: total / number for name, (total, number) in zip(SEEN, seen.tolist(), strict=True) if number}
         for source in self.inputs.values():
             record |= source.record()
         record |= self.filter.record()
@@ -293,12 +282,10 @@ class Run:
             kept = keep is None or bool(self.world.largest(int(keep.any())))
             return self._batch_loss(embeddings, rows, keep) if kept else 0 * embeddings.sum()
 
-        self.optimizer.zero_grad(set_to_none=True)
+        factor = self.config.rate_factor(self.epoch + (self.under_way.steps + 0.5) / len(self.sampler))
+        self.optimizer.begin([rate * factor for rate in self.rates])
         value = self._backward(loss_of, as_tensor(inputs, self.device))
         if kept:
-            factor = self.config.rate_factor(self.epoch + (self.under_way.steps + 0.5) / len(self.sampler))
-            for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-                group["lr"] = rate * factor
             self.optimizer.step()
         for loss_input in self.inputs.values():
             loss_input.after_step(rows, seen, keep)
@@ -332,8 +319,12 @@ class Run:
             arguments |= given
         if keep is not None:
             arguments["sample_weights"] = keep.float() * arguments.get("sample_weights", 1.0)
-        with self._autocast():
-            value, observed = self.method.observe(self.loss, embeddings, arguments)
+        loss: Any = self.loss
+        observes = self.under_way.steps % OBSERVED_EVERY == 0 and getattr(loss, "observable", False)
+        with self._autocast(), loss.observed() if observes else nullcontext() as seen:
+            value, observed = self.method.observe(loss, embeddings, arguments)
+        if seen is not None:
+            self.under_way.see(seen)
         self.log.write(rows, observed)
         return value
 
@@ -353,7 +344,7 @@ class Run:
             **{name: whole(module.state_dict()) for name, module in self._modules().items()},
             "log": {"values": self.world.merged(self.log.values)},
             "under_way": asdict(self.under_way),
-            "optimizer": whole(self.optimizer.state_dict()),
+            **self.optimizer.state(),
             "history": self.history,
             "phase_one_seconds": self.phase_one_seconds,
             "share": self.averaging,
@@ -373,14 +364,15 @@ class Run:
         for name, module in self._modules().items():
             # Runs without a filter have stored none.
             module.load_state_dict(state.get(name, {}))
-        self._draw_from_kept()
+        self.chosen = state["chosen"]
+        self.draw_from_kept()
         for loss_input in self.inputs.values():
             loss_input.loaded()
-        load_optimizer(self.optimizer, state["optimizer"])
+        self.optimizer.load_state(state)
         self.under_way = UnderWay(**state["under_way"])
         if self.under_way.steps and not self.world.leads:
             self.log.clear()  # In the middle of an epoch each process has what it saw itself.
-        self.history, self.chosen = state["history"], state["chosen"]
+        self.history = state["history"]
         self.phase_one_seconds = state["phase_one_seconds"]
         self.rates = state.get("rates", self.rates)
         torch.set_rng_state(state["rng"])

@@ -26,6 +26,7 @@ from robustdml.networks.models import apply_in_batches
 from robustdml.networks.preparation import Prepared
 from robustdml.networks.start import Start, make_start
 from robustdml.progress import OnProgress
+from robustdml.run.choice import Setting, best_setting
 from robustdml.run.contestants import factors_to_try, filters_to_try, has_few_classes, has_small_classes
 from robustdml.run.evidence import CHANCE, CHANCE_OF_FEW, Tally, advice
 from robustdml.run.held_out import FEW, FEWEST_CLASSES, leave_out_by_group, some_of_each_class, splits_of, thinned
@@ -33,9 +34,8 @@ from robustdml.run.run import Run
 
 # A trial takes this share of the epochs, and of few classes that.
 EPOCHS, EPOCHS_OF_FEW = 0.4, 0.5
-# Averagings that are tried, and the share of the best gain from which on what moves least is taken.
+# Averagings that are tried.
 TRIED = (0.5, 0.75, 1.0)
-NEARLY = 0.95
 
 
 def prepare_run(run: Run, on_progress: OnProgress) -> None:
@@ -61,10 +61,12 @@ def choose(run: Run, on_progress: OnProgress) -> None:
                 break
         trials.leave_out_where_unsupported()
     # All processes take the choice of the first: last bits may differ.
-    chosen = torch.tensor(trials.winner(), dtype=torch.float64, device=run.device)
+    keys = list(trials.tallies)
+    best, is_supported = best_setting(trials.tallies)
+    chosen = torch.tensor([keys.index(best), is_supported], dtype=torch.float64, device=run.device)
     chosen = run.world.merged(chosen if run.world.leads else torch.full_like(chosen, torch.nan))
     number, supported = chosen.tolist()
-    loss, options, factor, averaging = list(trials.tallies)[int(number)]
+    loss, options, factor, averaging = keys[int(number)]
     keep = not supported and run.can_keep_features
     run.choose(loss, options, averaging, keep)
     run.rates[0] = trials.rates[loss] * factor
@@ -83,7 +85,7 @@ def choose(run: Run, on_progress: OnProgress) -> None:
 
 
 class Trials:
-    """Trial runs, and what they have found."""
+    """Trial runs and their measurements."""
 
     def __init__(self, run: Run, on_progress: OnProgress) -> None:
         self.run, self.on_progress = run, on_progress
@@ -95,12 +97,12 @@ class Trials:
         for name in run.method.losses[1:] if has_small_classes(run) else ():
             named = run.config.learning_rate is not None
             self.rates[name] = run.rates[0] * (1 if named else METHODS[name].learning_rate / run.method.learning_rate)
-        # By loss, filter, factor of the learning rate, and averaging.
-        keys = [*product(self.rates, self.filters, self.factors, TRIED)]
-        self.untrained = (run.loss_name, self.filters[-1], 1.0, 0.0) if run.config.layer_start == WHITENED else None
-        keys += [] if self.untrained is None else [self.untrained]
+        settings = [Setting(*one) for one in product(self.rates, self.filters, self.factors, TRIED)]
+        whitened = run.config.layer_start == WHITENED
+        self.untrained = Setting(run.loss_name, self.filters[-1], 1.0, 0.0) if whitened else None
+        settings += [] if self.untrained is None else [self.untrained]
         chance = CHANCE_OF_FEW if has_few_classes(run) else CHANCE
-        self.tallies = {key: Tally(run.prepared.data.train.num_classes, chance) for key in keys}
+        self.tallies = {key: Tally(run.prepared.data.train.num_classes, chance) for key in settings}
 
     @property
     def is_plain(self) -> bool:
@@ -113,30 +115,6 @@ class Trials:
         """Whether the method's own loss gains on held-out classes, but not plainly."""
         own = [tally for (loss, *_), tally in self.tallies.items() if loss == self.run.loss_name]
         return any(tally.mean[1] > 0 for tally in own) and not any(tally.gains_plainly for tally in own)
-
-    def winner(self) -> tuple[int, bool]:
-        """The place of the best of `tallies`, and whether its gain over the untouched features is more than chance."""
-        tallies = list(self.tallies.values())
-        # A loss that was not tried has a gain of 0, which must not win where all others lose.
-        tried = {loss: None for (loss, *_), tally in self.tallies.items() if tally.splits}
-        best = [self._best(loss) for loss in tried or self.rates]
-        first = max(best, key=lambda place: (tallies[place].supported, float(tallies[place].mean[1])))
-        return first, tallies[first].supported
-
-    def _best(self, loss: str) -> int:
-        """The place of the best with this loss: losses move the layer by different amounts."""
-        tallies = list(self.tallies.values())
-        places = [place for place, key in enumerate(self.tallies) if key[0] == loss]
-        found = [place for place in places if tallies[place].supported] or places
-        gains = [float(tally.mean[1]) for tally in tallies]
-        gain = max(gains[place] for place in found)
-        near = [place for place in found if gains[place] >= gain - (1 - NEARLY) * abs(gain)]
-        # The run takes more steps than a trial, so that it moves further.
-        moves = [factor * averaging for *_, factor, averaging in self.tallies]
-        # The untrained start has to gain the most: a run trains longer than a trial.
-        trained = [gains[place] for place in found if moves[place] > 0]
-        near = [place for place in near if moves[place] > 0 or gains[place] > max(trained, default=-math.inf)]
-        return min(near, key=lambda place: (moves[place], -gains[place], -place))
 
     def contestants(self, chosen: int) -> list[dict[str, Any]]:
         """Figures of each filter, learning rate and averaging; none without a split."""
@@ -158,7 +136,7 @@ class Trials:
         """Where no gain on splits of few classes is more than chance, measure the whitened start on groups of them."""
         run = self.run
         few = FEWEST_CLASSES <= len(np.unique(run.labels)) < FEW
-        if self.untrained is None or self.winner()[1] or not few:
+        if self.untrained is None or best_setting(self.tallies)[1] or not few:
             return
         rows = thinned(run.labels, np.unique(run.labels), np.random.default_rng(run.config.seed))
         features = np.asarray(run.prepared.data.train.inputs[rows], np.float32)
@@ -167,7 +145,7 @@ class Trials:
         )
 
     def run_split(self, kept: Rows, held: Rows) -> None:
-        """Train on the samples of some classes, and measure on those of others."""
+        """Train on the samples of some classes, and measure on the samples of others."""
         run = self.run
         split = run.prepared.data.train
         train, test = (split.subset(rows) for rows in (kept, held))
@@ -190,7 +168,7 @@ class Trials:
         start = make_start(features, run.embedding_size, rows)
         untouched = measure(embed(prepared.backbone))
 
-        def record(key: tuple[str, FilterOptions, float, float], embeddings: Singles) -> None:
+        def record(key: Setting, embeddings: Singles) -> None:
             gains, of_believed = (after - before for after, before in zip(measure(embeddings), untouched, strict=True))
             self.tallies[key].add(split.labels[held], gains, of_believed)
 
@@ -198,7 +176,7 @@ class Trials:
             start = start.whitened(features, data.train.labels, rows)
             record(self.untrained, start.embed(np.asarray(data.test.inputs)))
         for loss, options, factor in product(self.rates, self.filters, self.factors):
-            if all(self.tallies[loss, options, factor, averaging].loses_plainly for averaging in TRIED):
+            if all(self.tallies[Setting(loss, options, factor, averaging)].loses_plainly for averaging in TRIED):
                 continue
             if loss != run.loss_name and not self.is_in_doubt:
                 continue
@@ -210,7 +188,7 @@ class Trials:
             # The layer is linear, and so is the average in its weight.
             moved = embed(trial.embedder) - begun
             for averaging in TRIED:
-                record((loss, options, factor, averaging), begun + averaging * moved)
+                record(Setting(loss, options, factor, averaging), begun + averaging * moved)
 
     def _begin(
         self, loss: str, options: FilterOptions, factor: float, prepared: Prepared, kept: Rows, start: Start

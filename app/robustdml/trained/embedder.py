@@ -1,4 +1,4 @@
-"""A trained network with what it takes: from paths, images or features to embeddings of length 1.
+"""A trained network with its preprocessing: from paths, images or features to embeddings of length 1.
 
 Its model file has weights and description as plain tensors, numbers and texts, which are safe to open.
 """
@@ -57,7 +57,7 @@ class ModelCard:
 
     @property
     def takes(self) -> str:
-        """What it takes, for people."""
+        """Description of its input."""
         if not self.takes_images:
             return f"{self.input_shape[0]} features"
         colour = "colour" if self.channels == 3 else "grey"
@@ -65,7 +65,7 @@ class ModelCard:
 
     @property
     def preprocessing(self) -> dict[str, Any]:
-        """What is to be done to a sample before the network takes it; its own normalisation is within the network."""
+        """Preprocessing of a sample; normalisation is part of the network."""
         kind = "images" if self.takes_images else "features"
         taken = {"input": kind, "shape": ["batch", *self.input_shape], "dtype": "float32"}
         if not self.takes_images:

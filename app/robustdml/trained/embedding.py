@@ -35,7 +35,7 @@ EXPECTED = (
 
 
 def find_samples(source: str, card: ModelCard, columns: Columns = ANY_COLUMNS) -> dict[str, Samples]:
-    """Find what there is to embed."""
+    """Find the samples to embed."""
     if source in NAMED:
         named = NAMED[source].load()
         return {TRAIN: _of_split(source, named.train, card), TEST: _of_split(source, named.test, card)}
@@ -113,7 +113,7 @@ class Embedded:
 def embed_samples(
     embedder: TrainedEmbedder, samples: Samples, batch_size: int, skip_broken: bool, on_progress: OnProgress
 ) -> Embedded:
-    """Embed all samples that can be read; an interrupted call leaves what it has read to the next."""
+    """Embed all samples that can be read; after an interruption the next call goes on with the cached ones."""
     if batch_size < 1:
         raise UsageError(f"batch_size={batch_size}: expected at least 1")
     check_left_out(len(samples), samples.left_out, (), skip_broken)

@@ -28,7 +28,7 @@ _SCALE = launch(BLOCK=_BLOCK, num_warps=8, num_stages=1)
 
 
 def by_columns(P: Tensor) -> bool:
-    """Whether the elements of a column, and not those of a row, lie side by side: a parameter (D, n) transposed."""
+    """Whether columns are contiguous, as in the transpose of a parameter (D, n)."""
     return P.stride(0) == 1 and P.stride(1) != 1
 
 
@@ -267,7 +267,7 @@ class TritonRows(RowsBackend):
         parameters, strides = rows_launch(G.shape[1], tile_of("rows", G)), (*G.stride(), *V.stride(), *out.stride())
         with current(G):
             kernel[grid_of(len(G), parameters["BLOCK_R"])](
-                G, V, inverse_norm if unit else None, None, out, *G.shape, *strides, **parameters
+                G, V, inverse_norm if unit else None, None, out, *G.shape, *strides, UNIT=unit, **parameters
             )
         return out
 

@@ -111,7 +111,7 @@ def inverse_row_norm(
 def subtract_radial(
     G,  # (n, D) compute or operand dtype, any strides, in: dS·U for unit rows, else dS·X with the factor 1 / |v|
     V,  # (n, D) any floating type, any strides, in: unit rows, or rows as they were multiplied
-    inverse_norm,  # (n,) compute dtype, in: 1 / |p| of unit rows, 0 for zero rows; None: V are not unit rows
+    row_factor,  # (n,) compute dtype, in: of the rows of G, such as 1 / |p|, 0 for zero rows; None: 1
     factor,  # () compute dtype, in: upstream gradient; None: 1
     out,  # (n, D) any floating type, any strides, out: dL/dP; may be G
     n,  # rows, in
@@ -122,10 +122,11 @@ def subtract_radial(
     column_stride,  # of V in elements, in
     out_row_stride,  # in elements, in
     out_column_stride,  # in elements, in
+    UNIT: tl.constexpr,  # whether V are unit rows
     BLOCK_R: tl.constexpr,  # rows a program
     BLOCK_D: tl.constexpr,  # columns a step
 ):
-    """Out ← (G − (G·u) u) · inverse_norm · factor by rows: the Jacobian of the normalisation, with u = V or V / |V|."""
+    """Out ← (G − (G·u) u) · row_factor · factor by rows: the Jacobian of the normalisation, with u = V or V / |V|."""
     r = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = r < n
     r = r.to(tl.int64)
@@ -133,10 +134,10 @@ def subtract_radial(
     v_rows, g_rows, out_rows = V + r * row_stride, G + r * G_row_stride, out + r * out_row_stride
     to_unit = tl.full((BLOCK_R,), 1.0, dtype)
     shrink = tl.full((BLOCK_R,), 1.0, dtype)
-    if inverse_norm is None:
+    if not UNIT:
         to_unit = inverse_row_norm(v_rows, inside, D, column_stride, dtype, BLOCK_R, BLOCK_D)
-    else:
-        shrink = tl.load(inverse_norm + r, mask=inside, other=0.0)
+    if row_factor is not None:
+        shrink = tl.load(row_factor + r, mask=inside, other=0.0)
     upstream = tl.full((), 1.0, dtype)
     if factor is not None:
         upstream = tl.load(factor)

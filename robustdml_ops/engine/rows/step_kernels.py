@@ -17,12 +17,17 @@ def prepare_samples(
     weights,  # (B,) any floating type or bool, in: of samples; None: 1
     log_weights,  # (B,) compute dtype, out: log(weight) + bias, −∞ for a weight of 0; None: not wanted
     counts,  # (programs,) int32, out: parts of a number of samples, see DISTINCT
+    P,  # (C, D) any floating type, any strides, in: proxies; None: no target
+    target,  # (B,) compute dtype, out: scale · cosine with the label's proxy; None exactly where P is
     B,  # samples, in
     D,  # columns, in
     classes,  # C, in
     row_stride,  # of X in elements, in
     column_stride,  # of X in elements, in
+    P_row_stride,  # in elements, in
+    P_column_stride,  # in elements, in
     bias: tl.float64,  # in
+    scale: tl.float64,  # of cosines in target, in
     largest: tl.float64,  # the largest weight, in
     DISTINCT: tl.constexpr,  # whether only the first sample of a class counts; samples of weight 0 never do
     BLOCK_R: tl.constexpr,  # samples a program
@@ -41,6 +46,10 @@ def prepare_samples(
 
     y = tl.load(labels + rows, mask=inside, other=0)
     tl.device_assert((y >= 0) & (y < classes), "a label is outside 0 … num_classes − 1")
+    if P is not None:
+        of_label = (P + y * P_row_stride, inside & (y >= 0) & (y < classes), P_column_stride)
+        cosine = paired_cosines(X + rows * row_stride, inverse, column_stride, of_label, D, dtype, BLOCK_R, BLOCK_D)
+        tl.store(target + rows, cosine * in_type(scale, dtype), mask=inside)
     counted = inside
     logarithm = tl.zeros((BLOCK_R,), dtype)
     if weights is not None:
@@ -60,6 +69,30 @@ def prepare_samples(
             before = (other[None, :] == y[:, None]) & (j[None, :] < r[:, None])
             counted &= tl.max(before.to(tl.int32), axis=1) == 0
     tl.store(counts + program, tl.sum(counted.to(tl.int32), axis=0))
+
+
+@triton.jit
+def paired_cosines(
+    x_rows,  # (BLOCK_R,) addresses of embeddings, in
+    inverse,  # (BLOCK_R,) compute dtype, in: 1 / |x|
+    column_stride,  # of the embeddings in elements, in
+    of_label,  # in: (BLOCK_R,) addresses of proxies, which are read, and the columns' stride
+    D,  # columns, in
+    dtype: tl.constexpr,  # the type to compute in
+    BLOCK_R: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+):
+    """Cosines of rows with one row each, (BLOCK_R,); 0 for rows that are not read."""
+    p_rows, read, stride = of_label
+    of_proxy = inverse_row_norm(p_rows, read, D, stride, dtype, BLOCK_R, BLOCK_D)
+    each = tl.zeros((BLOCK_R, BLOCK_D), dtype=dtype)
+    for start in range(0, D, BLOCK_D):
+        d = (start + tl.arange(0, BLOCK_D)).to(tl.int64)[None, :]
+        mask = read[:, None] & (d < D)
+        x = tl.load(x_rows[:, None] + d * column_stride, mask=mask, other=0.0).to(dtype)
+        p = tl.load(p_rows[:, None] + d * stride, mask=mask, other=0.0).to(dtype)
+        each += (x * inverse[:, None]) * (p * of_proxy[:, None])
+    return tl.sum(each, axis=1)
 
 
 @triton.jit

@@ -46,7 +46,7 @@ class ClassMatrixLoss(MetricLoss):
     """A loss with the parameter ``matrix_name``: (C, D), or (D, C) if ``columns``."""
 
     known_options = ClassMatrixOptions
-    takes_several_labels = ignores_by_weight = True
+    ignores_by_weight = True
     shown: ClassVar[tuple[str, ...]] = ("num_classes", "embedding_size")
     matrix_name: ClassVar[str] = "proxies"
     columns: ClassVar[bool] = False
@@ -91,10 +91,15 @@ class ClassMatrixLoss(MetricLoss):
 
     def _add_class_matrix(self, rows: int) -> None:
         """Make the parameter, filled by ``weight_init_func``; ``rows`` counts the classes or centres."""
-        shape = (self.embedding_size, rows) if self.columns else (rows, self.embedding_size)
-        parameter = nn.Parameter(torch.empty(*shape, dtype=self.proxy_dtype))
+        D = self.embedding_size
+        # A draw reads classes here and there, whose values then lie side by side.
+        is_turned = self.columns and self.negatives is not None
+        shape = (D, rows) if self.columns and not is_turned else (rows, D)
+        matrix = torch.empty(*shape, dtype=self.proxy_dtype)
+        parameter = nn.Parameter(matrix.t() if is_turned else matrix)
         setattr(self, self.matrix_name, parameter)
-        self.weight_init_func(parameter)
+        # Of independent numbers the order does not matter, and PyTorch fills what lies in order several times faster.
+        self.weight_init_func(matrix if self.weight_init_func is nn.init.normal_ else parameter)
 
     def fill_parameter(self, name: str, values: Tensor) -> None:
         """Fill a parameter with its initial values, in place."""

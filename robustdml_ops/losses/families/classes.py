@@ -22,10 +22,11 @@ from robustdml_ops.losses.peer.package import SubLosses, of_each
 from robustdml_ops.ops import ABSENT, class_lse
 from robustdml_ops.ops.classes.gpu_plan import class_gpu_plan
 from robustdml_ops.ops.classes.plan import ClassFormula, class_plan
+from robustdml_ops.ops.classes.sweep import ClassSeen
 
 
 class ClassTerms(NamedTuple):
-    """What the loss of a sample is made of."""
+    """Sums over the classes from which the loss of a sample follows."""
 
     lse: Tensor  # (B,) log-sum-exp of the classes
     target: Tensor  # (B,) or (B, K) logits of the labels
@@ -36,7 +37,7 @@ class ClassFamilyLoss(ClassMatrixLoss):
     """One loss per sample, ℓ_i = log Σ_k exp(logit_ik) − logit_iy; a subclass has the class matrix and the logits."""
 
     known_options = SoftmaxOptions
-    weighs_losses = True
+    weighs_losses = observable = True
     miner_weighs_anchors: ClassVar[bool] = False  # a miner's weights count a sample as an anchor only
 
     def __init__(self, num_classes: int, embedding_size: int, **options: Unpack[SoftmaxOptions]) -> None:
@@ -154,6 +155,10 @@ class ClassFamilyLoss(ClassMatrixLoss):
         rows, bias, settings = self._step_rows(embeddings, labels), None, self._logit_settings()
         if rows.drawn is not None and self.negative_correction:
             bias = rows.drawn.weights(compute_dtype(embeddings, rows.matrix)).log()
+        seen = None
+        if self._observation is not None:
+            own = self._own_similarity(embeddings, rows, settings.get("gamma"))
+            seen = ClassSeen.of(own.to(compute_dtype(embeddings, rows.matrix)))
         sums = class_lse(
             embeddings,
             rows.matrix,
@@ -164,12 +169,41 @@ class ClassFamilyLoss(ClassMatrixLoss):
             elsewhere=self.shards.divided,
             backend=self.backend,
             update=rows.update,
+            seen=seen,
             **settings,
         )
         target, weighted = sums.target, None
         if self.label_smoothing:
             target, weighted = target[:, :-1].reshape(labels.shape), self.shards.sum_terms(target[:, -1])
-        return ClassTerms(*self.shards.join_log_sum_exp(sums.lse, target, labels), weighted)
+        terms = ClassTerms(*self.shards.join_log_sum_exp(sums.lse, target, labels), weighted)
+        if seen is not None:
+            self._observe(terms, labels, seen)
+        return terms
+
+    def _observe(self, terms: ClassTerms, labels: Tensor, seen: ClassSeen) -> None:
+        """Fill the observation with what a step of these terms has seen; see :class:`Observation`."""
+        settings, here = self._logit_settings(), self.shards.own_slice()
+        bias = settings.get("target_bias", 0.0)
+        lse, target = terms.lse.detach(), terms.target.detach().masked_fill(labels == ABSENT, -torch.inf)
+        target = target[:, None] if target.dim() == 1 else target
+        own, of_labels = target.amax(1), target.logsumexp(1)
+        # e^(others − labels), without the margin.
+        if settings.get("exclude_target"):
+            odds = (lse - of_labels).exp()
+        else:
+            odds = (lse - of_labels).expm1().clamp(min=0) * math.exp(bias)
+        probability = (own - of_labels).exp() / (1 + odds)
+        nearest, above = -self.shards.min_over_processes(-seen.nearest), self.shards.sum_over_processes(seen.above)
+        margin = (own - bias) / settings["scale"] - nearest
+        # Where products round, the own similarity of the sweep is not the very one that others were compared with.
+        rank = 1 + torch.where(margin >= 0, 0, above.clamp(min=1)).long()
+        none = own == -torch.inf
+        observation: Any = self._observation
+        observation.probability = probability.masked_fill(none, torch.nan)[here]
+        observation.margin, observation.rank = (
+            margin.masked_fill(none, torch.nan)[here],
+            rank.masked_fill(none, 0)[here],
+        )
 
     def _logit_weights(self, matrix: Tensor) -> Tensor | None:
         """ε/C w_k of the classes here, for label smoothing."""

@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -26,9 +27,11 @@ from robustdml_ops.losses.families.pairs import PairFamilyLoss, PairInputs
 from robustdml_ops.losses.inputs import LossInputs, own_samples
 from robustdml_ops.losses.options import Backend, LossOptions
 from robustdml_ops.ops.pairs import PairContrast, coefficients_of, pair_contrast
+from robustdml_ops.ops.pairs.arguments import check_ids
 from robustdml_ops.ops.pairs.autograd import pair_dtype
+from robustdml_ops.ops.pairs.formula import PairFormula
 from robustdml_ops.ops.pairs.gpu_plan import pair_gpu_plan
-from robustdml_ops.ops.pairs.plan import PairFormula, pair_plan
+from robustdml_ops.ops.pairs.plan import pair_plan
 
 
 class ContrastFamilyLoss(PairFamilyLoss):
@@ -58,7 +61,7 @@ class ContrastFamilyLoss(PairFamilyLoss):
         if summed:
             scale = embeddings.new_ones(()) if inputs.weights is None else inputs.weights.detach()
         coefficients = coefficients_of(embeddings, candidates, self._scale())
-        settings: dict[str, Any] = {"anchors_first": inputs.anchors_first, "backend": self.backend}
+        settings: dict[str, Any] = {**inputs.of_sets(), "backend": self.backend}
         return pair_contrast(*inputs.pairs, scale, coefficients=coefficients, form=self.form, **settings)
 
 
@@ -66,6 +69,7 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
     """Logits are e^logit_scale · s, of cosines s; a subclass has the sums."""
 
     shown: ClassVar[tuple[str, ...]] = ("max_scale",)
+    observable = True
 
     def __init__(self, temperature: float, max_scale: float | None, backend: Backend | None) -> None:
         super().__init__()
@@ -88,6 +92,9 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         negatives: Tensor | None = None,
         *,
         sample_weights: Tensor | None = None,
+        sample_ids: Tensor | None = None,
+        other_ids: Tensor | None = None,
+        negative_ids: Tensor | None = None,
     ) -> Tensor:
         """Loss of a batch of pairs, (); 0, connected to the graph, without pairs.
 
@@ -100,6 +107,12 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         sample_weights : Tensor, optional
             (B,), ≥ 0: multiply the losses of the pairs. Constants. A pair of weight 0 is absent, also among the
             candidates of the others, and the mean divides by the number of the other pairs.
+        sample_ids, other_ids : Tensor, optional
+            (B,) integers each: of what the rows of ``embeddings`` and of ``others`` show, such as numbers of images and
+            hashes of texts. Off the diagonal a pair i, j of equal ``sample_ids`` or equal ``other_ids`` is no negative;
+            the diagonal stays positive. Negative: no id.
+        negative_ids : Tensor, optional
+            (m,), of the rows of ``negatives``: compared with ``other_ids``.
 
         Raises
         ------
@@ -109,12 +122,24 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         if self.max_scale is not None and self.training:
             # By .data: a graph of another call stays right, as what it used is within the limit.
             self.logit_scale.data.clamp_(max=math.log(self.max_scale))
-        loss, compiling = None, torch.compiler.is_compiling()
-        if negatives is None and not compiling:
+        find_ids, ids = None, None
+        if sample_ids is not None or other_ids is not None or negative_ids is not None:
+            find_ids = partial(_both_ids, embeddings, negatives, (sample_ids, other_ids, negative_ids))
+            # On shards an error waits for the look at each other's input.
+            ids = None if self.shards.divided else find_ids()
+        loss, seen = None, self._observation
+        if seen is not None:
+            seen.begin()
+        elif negatives is None and not torch.compiler.is_compiling():
             own = self._parameters
             tensors = (embeddings, others, own["logit_scale"], own.get("logit_bias"), None, None, sample_weights)
-            loss = self._planned(tensors, ())
-        return self._general(embeddings, others, negatives, sample_weights) if loss is None else loss
+            loss = self._planned((*tensors, ids, None), ())
+        if loss is not None:
+            return loss
+        loss = self._general(embeddings, others, negatives, sample_weights, find_ids if ids is None else lambda: ids)
+        if seen is not None:
+            seen.end(self, None)
+        return loss
 
     def _plan(self, tensors: Sequence[Any]) -> Plan | None:
         embeddings, others = tensors[:2]
@@ -123,6 +148,7 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
             return None
         kept = copy.copy(self)
         kept.__dict__["_plans"] = None
+        formula = replace(formula, ids_keep_positives=True)
         given = (formula, tensors, self.backend, False, partial(_of_tensors, kept))
         return pair_plan(*given) or pair_gpu_plan(*given)
 
@@ -131,9 +157,14 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         raise NotImplementedError
 
     def _general(
-        self, embeddings: Tensor, others: Tensor, negatives: Tensor | None, sample_weights: Tensor | None
+        self,
+        embeddings: Tensor,
+        others: Tensor,
+        negatives: Tensor | None,
+        sample_weights: Tensor | None,
+        ids: Callable[[], Tensor] | None,
     ) -> Tensor:
-        """The loss by the sweep that is differentiable twice."""
+        """The loss by the sweep that is differentiable twice; ``ids``: see :func:`_both_ids`."""
         if negatives is not None:
             self._check_negatives(embeddings, negatives)
 
@@ -150,7 +181,7 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
             if sample_weights is not None and sample_weights.requires_grad:
                 raise ValueError("sample_weights are constants of this loss: pass sample_weights.detach()")
             self._check_parameters()
-            return {**rows, "others": others}
+            return {**rows, "others": others, "ids": None if ids is None else ids()}
 
         return self._of_joint_batch(check, lambda **rows: self._fused_loss(negatives=negatives, **rows))
 
@@ -190,13 +221,14 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         candidates: Tensor,
         weights: Tensor,
         coefficients: Tensor,
+        ids: Tensor | None,
         form: str = "outside",
         summed: bool = True,
     ) -> PairContrast:
         """Losses of the rows of this process; ``summed``: Σ weight · loss, in one sweep.
 
-        Candidate i is the positive of row i, the others are its negatives. A weight of 0 takes both rows i out of all
-        sums.
+        Candidate i is the positive of row i, the others are its negatives, but for those that share an id. A weight of
+        0 takes both rows i out of all sums.
         """
         own = self.shards.own_slice()
         labels = torch.arange(len(weights), device=weights.device).masked_fill(weights == 0, ABSENT)
@@ -204,10 +236,22 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
         # All rows are no view: the backward of one copies its gradient.
         pairs = (rows if own == slice(None) else rows[own], labels[own], candidates, others)
         scale = weights[own] if summed else None
-        return pair_contrast(*pairs, scale, coefficients=coefficients, form=form, backend=self.backend)
+        settings: dict[str, Any] = {"form": form, "backend": self.backend}
+        if ids is not None:
+            of_sets = {"sample_ids": ids[: len(weights)][own], "candidate_ids": ids[: len(candidates)]}
+            settings |= {**of_sets, "ids_keep_positives": True}
+        seen = self._observation
+        if seen is not None and not seen.rooms:  # the first sweep has the first tower's rows
+            settings["hardest"] = seen.room(pairs[0], pair_dtype(rows, candidates))
+        return pair_contrast(*pairs, scale, coefficients=coefficients, **settings)
 
     def _fused_loss(
-        self, embeddings: Tensor, others: Tensor, sample_weights: Tensor | None, negatives: Tensor | None
+        self,
+        embeddings: Tensor,
+        others: Tensor,
+        sample_weights: Tensor | None,
+        negatives: Tensor | None,
+        ids: Tensor | None,
     ) -> Tensor:
         """The loss of the checked joint batch."""
         raise NotImplementedError
@@ -215,7 +259,30 @@ class TwoTowerLoss(ShardableLoss, nn.Module):
 
 def _of_tensors(loss: TwoTowerLoss, *tensors: Any) -> Tensor:
     """The loss of the tensors of a plan, its parameters among them, by the general way."""
-    embeddings, others, logit_scale, logit_bias, _, _, weights = tensors
+    embeddings, others, logit_scale, logit_bias, _, _, weights, ids, _ = tensors
     own = {"logit_scale": logit_scale, "logit_bias": logit_bias}
     loss.__dict__["_parameters"] = {name: value for name, value in own.items() if value is not None}
-    return loss._general(embeddings, others, None, weights)
+    return loss._general(embeddings, others, None, weights, None if ids is None else lambda: ids)
+
+
+def _both_ids(embeddings: Any, negatives: Any, ids: tuple[Any, Any, Any]) -> Tensor:
+    """Ids of samples, of the others and of negatives as two columns, (B + m, 2) int64, of which some are given."""
+    sample_ids, other_ids, negative_ids = ids
+    if negative_ids is not None and negatives is None:
+        raise ValueError("negative_ids without negatives: leave them out")
+    columns = [
+        _ids_or_none("sample_ids", sample_ids, embeddings, "embeddings"),
+        _ids_or_none("other_ids", other_ids, embeddings, "others"),
+    ]
+    both = torch.cat(columns, dim=1)
+    if negatives is None:
+        return both
+    of_negatives = _ids_or_none("negative_ids", negative_ids, negatives, "negatives")
+    return torch.cat([both, torch.cat([torch.full_like(of_negatives, -1), of_negatives], dim=1)])
+
+
+def _ids_or_none(name: str, ids: Any, rows: Any, of: str) -> Tensor:
+    """Checked ids (n, 1); -1, which is none, where they are not given."""
+    if ids is not None:
+        return check_ids(name, ids, check_matrix(of, rows), of)
+    return torch.full((len(rows), 1), -1, dtype=torch.int64, device=rows.device)

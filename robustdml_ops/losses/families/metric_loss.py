@@ -2,17 +2,20 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from robustdml_ops.engine.labels import with_label
 from robustdml_ops.engine.plan import Plan, Plans
 from robustdml_ops.engine.shards import ONE_PROCESS, OneProcess, OwnRows, ShownSettings, settings_of
 from robustdml_ops.engine.validation import check_choice
-from robustdml_ops.losses.first_steps import FirstSteps
+from robustdml_ops.losses.first_steps import Watch
 from robustdml_ops.losses.inputs import LossInputs
+from robustdml_ops.losses.observation import Observation, observed
 from robustdml_ops.losses.options import REDUCTIONS, LossOptions, check_options
 from robustdml_ops.losses.peer.interface import PeerInterface, without_label
 from robustdml_ops.losses.peer.listed_pairs import check_indices
@@ -25,6 +28,8 @@ class ShardableLoss(ShownSettings):
     shards: OneProcess = ONE_PROCESS
     _plans: Plans | None = None
     _changes: int = 0  # how often an attribute has been set, which a recorded step compares
+    observable: ClassVar[bool] = False
+    _observation: Observation | None = None  # what calls fill
 
     def __setattr__(self, name: str, value: object) -> None:
         """Forget the plans, which have the settings in them; ``training`` is part of a signature."""
@@ -73,6 +78,39 @@ class ShardableLoss(ShownSettings):
         """
         return RecordedStep(self, inputs, named)
 
+    def observed(self) -> AbstractContextManager[Observation]:
+        """Observe calls of the loss: ``with loss.observed() as seen``.
+
+        Value and gradients are those of a plain step, and no other sweep is made: each chunk of similarities is looked
+        at once more while it is at hand. Other steps cost nothing more. Of sampled negatives, and of similar ones that
+        are dropped, those that are left are seen. Of several labels of a sample its nearest class counts.
+
+        Returns
+        -------
+        context manager of Observation
+            Filled by each call of the loss within it, by way of whatever wraps it. On shards all processes observe, or
+            none.
+
+        Raises
+        ------
+        TypeError
+            Losses of the Proxy-Anchor family, whose sums are over the batch, and losses made of others.
+        RuntimeError
+            In the call: it is compiled, or makes no sweep, as with pairs of a miner.
+
+        Examples
+        --------
+        >>> import torch
+        >>> from robustdml_ops.losses import NormalizedSoftmaxLoss
+        >>> loss = NormalizedSoftmaxLoss(num_classes=2, embedding_size=2, temperature=1.0)
+        >>> loss.W.data = torch.eye(2)
+        >>> with loss.observed() as seen:
+        ...     value = loss(torch.tensor([[0.6, 0.8]]), torch.tensor([0]))
+        >>> seen.probability, seen.margin, seen.rank  # 1 / (1 + e^(0.8 − 0.6)), 0.6 − 0.8
+        (tensor([0.4502]), tensor([-0.2000]), tensor([2]))
+        """
+        return observed(self)
+
     def _planned(self, tensors: Sequence[Any], settings: tuple[Any, ...]) -> Tensor | None:
         """The loss by the plan of this signature; None where it needs the general way."""
         plans = self._plans
@@ -90,7 +128,8 @@ class ShardableLoss(ShownSettings):
 
     def _common_settings(self) -> dict[str, object]:
         """Numbers and names that must be equal on all processes."""
-        return settings_of(self)  # type: ignore[arg-type]  # a module, by its other base class
+        observed = {} if self._observation is None else {"that it is observed": True}
+        return settings_of(self) | observed  # type: ignore[arg-type]  # a module, by its other base class
 
     def _of_joint_batch(self, check: Callable[[], OwnRows], loss: Callable[..., Tensor]) -> Tensor:
         """``loss`` of the rows, by name, that ``check`` returns on each process."""
@@ -104,10 +143,10 @@ class MetricLoss(ShardableLoss, PeerInterface):
 
     known_options: ClassVar[type] = LossOptions  # names of its keyword arguments
     weighs_losses: ClassVar[bool] = False  # every process computes the losses of all samples, and weighs them
-    takes_several_labels: ClassVar[bool] = False  # (B, K), or a sparse matrix (B, C)
     takes_margins: ClassVar[bool] = False
+    takes_ids: ClassVar[bool] = False  # on pairs, of which a label in common makes positive ones
     ignores_by_weight: ClassVar[bool] = False  # samples of ``ignore_index`` are those of weight 0, and that is all
-    first_steps: FirstSteps | None = None  # of a loss with a class matrix: looks whether training begins
+    first_steps: Watch | None = None  # looks whether training begins
 
     def __init__(
         self, *, reduction: str = "mean", backend: str | None = None, ignore_index: int | None = None, **options: Any
@@ -128,6 +167,8 @@ class MetricLoss(ShardableLoss, PeerInterface):
         sample_weights: Tensor | None = None,
         label_weights: Tensor | None = None,
         margins: Tensor | None = None,
+        sample_ids: Tensor | None = None,
+        ref_ids: Tensor | None = None,
         **unknown: Any,
     ) -> Tensor:
         """Loss of a batch: () or, with ``reduction="none"``, (B,), in the Proxy-Anchor family (C,).
@@ -141,9 +182,10 @@ class MetricLoss(ShardableLoss, PeerInterface):
             (B, D), floating point, any scale.
         labels : Tensor
             (B,) integers in 0 … C − 1, truth values, or whole floating-point numbers. For losses on pairs any numbers,
-            of which equal ones are of one class; not needed beside ``indices_tuple``. Losses with a class matrix take
-            several classes of a sample, too: integers (B, K), filled up with ``ops.ABSENT``, or a sparse matrix (B, C)
-            of weights. On several processes K must be the same.
+            of which equal ones are of one class; not needed beside ``indices_tuple``. Several classes of a sample are
+            integers (B, K), filled up with ``ops.ABSENT``, or a sparse matrix (B, C): for losses with a class matrix of
+            weights; for losses on pairs of any numbers but 0, and a pair is positive if it shares a class. On several
+            processes K must be the same.
         indices_tuple : tuple of Tensor, optional
             A miner's pairs (anchors, positives, anchors, negatives) or triplets (anchors, positives, negatives), places
             in the batch and among the candidates. Losses on pairs take exactly these pairs, whatever the labels are.
@@ -167,6 +209,10 @@ class MetricLoss(ShardableLoss, PeerInterface):
         margins : Tensor, optional
             Of losses with a margin alone: (B,) margins of the samples, in the unit of ``margin``, in its place.
             Differentiable.
+        sample_ids, ref_ids : Tensor, optional
+            Of losses on pairs alone: (B,) integers, and (m,) for rows of ``ref_emb`` with labels of their own, such as
+            ``sample_ids`` of a memory bank. A pair of equal ids, as of two copies of an image, is neither positive nor
+            negative. Negative: no id.
         **unknown
             Refused, with the name that was probably meant.
 
@@ -181,29 +227,38 @@ class MetricLoss(ShardableLoss, PeerInterface):
         """
         if margins is not None and not self.takes_margins:
             raise TypeError(f"{type(self).__name__} has no argument 'margins': leave it out, or take ArcFaceLoss")
+        if not self.takes_ids and (sample_ids is not None or ref_ids is not None):
+            name = "ref_ids" if sample_ids is None else "sample_ids"
+            raise TypeError(f"{type(self).__name__} has no argument {name!r}, which losses on pairs have: leave it out")
         if unknown:
             check_options(type(self), inspect.signature(self.forward).parameters.keys() - {"unknown"}, unknown)
         given = (embeddings, labels, indices_tuple, ref_emb, ref_labels, sample_weights, margins, label_weights)
-        inputs, loss = LossInputs(*given), None
+        inputs, loss = LossInputs(*given, sample_ids, ref_ids), None
         if self.ignore_index is not None:
             inputs = without_label(inputs, self.ignore_index)
         first = self.first_steps if self.training else None
         if first is not None and first.over:
             first = None
         if first is not None:
-            first.look(self, embeddings, labels)
-        if indices_tuple is None and not torch.compiler.is_compiling():
+            first.look(self, inputs)
+        seen = self._observation
+        if seen is not None:
+            seen.begin()
+        elif indices_tuple is None and not torch.compiler.is_compiling():
             loss = self._planned(*self._signature(inputs))
         if loss is None:
             loss = self._general_loss(inputs)
+        if seen is not None:
+            ignored = isinstance(labels, Tensor) and self.ignore_index is not None
+            seen.end(self, with_label(labels, self.ignore_index) if ignored else None)  # type: ignore[arg-type]
         if first is not None:
-            first(self, embeddings, labels, loss)
+            first(self, inputs, loss)
         return loss
 
     def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:
         """Tensors of a planned step, those that may want gradients first; and what else tells its signature."""
         twins = (inputs.ref_emb is inputs.embeddings, inputs.ref_labels is inputs.labels)
-        return (*inputs[:2], *inputs[3:]), (self.training, twins, *self._peer_settings())
+        return (*inputs[:2], *inputs[3:8]), (self.training, twins, *self._peer_settings())
 
     def _is_plain(self, tensors: Sequence[Any]) -> bool:
         """Whether one fused sum of ``tensors``, reduced to its mean, is the loss, on one process."""
@@ -214,8 +269,8 @@ class MetricLoss(ShardableLoss, PeerInterface):
 
     def _general_loss(self, inputs: LossInputs) -> Tensor:
         embeddings = inputs.embeddings
-        if inputs.label_weights is not None and not self.takes_several_labels:
-            raise ValueError(f"label_weights: {type(self).__name__} takes one class for each sample, labels (B,) alone")
+        if inputs.label_weights is not None and self.takes_ids:
+            raise ValueError(f"label_weights: {type(self).__name__} asks whether pairs share a label: leave them out")
         if isinstance(embeddings, Tensor) and embeddings.dtype == torch.float64 and not self.shards.divided:
             self._widen()
         if self.shards.divided:
@@ -231,7 +286,7 @@ class MetricLoss(ShardableLoss, PeerInterface):
         return self.shards.begin_backward(loss, self._backward_check())
 
     def _backward_check(self) -> Callable[[Tensor], None] | None:
-        """What backward asks of dL/dloss, and of a bound optimiser, before anything is sent or updated."""
+        """Check dL/dloss and a bound optimiser in backward, before anything is sent or updated."""
         return None
 
     def _joint_inputs(self, inputs: LossInputs) -> LossInputs:

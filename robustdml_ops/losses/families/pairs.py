@@ -9,17 +9,30 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.labels import ABSENT, class_labels, pair_labels, with_label
+from robustdml_ops.engine.labels import (
+    ABSENT,
+    are_several,
+    class_labels,
+    pair_labels,
+    shared_labels,
+    with_label,
+    without_samples,
+)
 from robustdml_ops.engine.plan import Plan
 from robustdml_ops.engine.shards import OwnRows
 from robustdml_ops.engine.validation import check_matrix, check_same_device, check_sample_weights
 from robustdml_ops.losses.families.metric_loss import MetricLoss
+from robustdml_ops.losses.first_pairs import FirstPairs
 from robustdml_ops.losses.inputs import LossInputs, own_samples
+from robustdml_ops.losses.observation import Observation
 from robustdml_ops.losses.peer.listed_pairs import Cosines, ListedPairs, listed_pairs
 from robustdml_ops.losses.peer.package import SubLosses, of_each
+from robustdml_ops.ops.pairs.arguments import check_ids, pair_sets
 from robustdml_ops.ops.pairs.autograd import pair_dtype
+from robustdml_ops.ops.pairs.formula import PairFormula
 from robustdml_ops.ops.pairs.gpu_plan import pair_gpu_plan
-from robustdml_ops.ops.pairs.plan import PairFormula, pair_plan
+from robustdml_ops.ops.pairs.plan import pair_plan
+from robustdml_ops.ops.pairs.sets import PairSets
 
 
 class PairInputs(NamedTuple):
@@ -31,6 +44,20 @@ class PairInputs(NamedTuple):
     present: Tensor | int  # () number of samples whose weight is not 0, of all processes, at least 1
     anchors_first: bool = False  # the first candidates are the anchors
     sharded: bool = False  # candidates are the shard of this process, anchors the samples of all
+    ids: tuple[Tensor | None, Tensor | None] = (None, None)  # (n, 1) and (m, 1), where they are given
+    seen: Observation | None = None  # takes what each sweep sees
+
+    def of_sets(self) -> dict[str, Any]:
+        """Arguments of the ops on pairs, beside :attr:`pairs`, for one sweep."""
+        given = {"anchors_first": self.anchors_first, "sample_ids": self.ids[0], "candidate_ids": self.ids[1]}
+        if self.seen is None:
+            return given
+        embeddings, _, candidates, _ = self.pairs
+        return {**given, "hardest": self.seen.room(embeddings, pair_dtype(embeddings, candidates), self.sharded)}
+
+    def sets(self) -> PairSets:
+        """The sets of the anchors."""
+        return pair_sets(*self.pairs, self.anchors_first, self.ids)
 
     def scale(self, divisor: float = 1.0) -> Tensor:
         """Factor of each sample's loss in the mean, () or (B,): weight / (present · divisor)."""
@@ -54,24 +81,29 @@ class PairFamilyLoss(MetricLoss):
     """One loss per sample, of its pairs with the batch or with given candidates; a subclass has the terms."""
 
     dense_size = "batch × candidates"
+    takes_ids = observable = True
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.first_steps = FirstPairs()
 
     def _signature(self, inputs: LossInputs) -> tuple[Sequence[Any], tuple[Any, ...]]:
         ref_labels = None if inputs.ref_labels is inputs.labels else inputs.ref_labels
         tensors = (inputs.embeddings, inputs.ref_emb, None, None, inputs.labels, ref_labels, inputs.sample_weights)
-        return (*tensors, inputs.label_weights), self._peer_settings()
+        return (*tensors, inputs.sample_ids, inputs.ref_ids, inputs.label_weights), self._peer_settings()
 
     def _plan(self, tensors: Sequence[Any]) -> Plan | None:
         return self._pair_plan(tensors)
 
     def _pair_plan(self, tensors: Sequence[Any]) -> Plan | None:
         """The plan of one native call, or of launches."""
-        labels, ref_labels, _, label_weights = tensors[4:]
+        labels, ref_labels, *_, label_weights = tensors[4:]
         if labels is None or label_weights is not None or not self._is_plain(tensors):
             return None
         kept = copy.copy(self)
         kept.__dict__["_plans"] = None
         formula = replace(self._formula(tensors), ignored=self.ignore_index)
-        given = (formula, tensors[:7], self.backend, ref_labels is None, partial(_of_tensors, kept))
+        given = (formula, tensors[:9], self.backend, ref_labels is None, partial(_of_tensors, kept))
         return pair_plan(*given) or pair_gpu_plan(*given)
 
     def _is_plain(self, tensors: Sequence[Any]) -> bool:
@@ -112,8 +144,15 @@ class PairFamilyLoss(MetricLoss):
                 )
         labels = None
         if inputs.labels is not None or inputs.indices_tuple is None:
-            labels = class_labels(inputs.labels, embeddings)
-        return {**rows, "labels": labels}
+            labels_of = shared_labels if are_several(inputs.labels) else class_labels
+            labels = labels_of(inputs.labels, embeddings)
+        return {**rows, "labels": labels, "sample_ids": self._ids(inputs)[0]}
+
+    def _joint_inputs(self, inputs: LossInputs) -> LossInputs:
+        joint = super()._joint_inputs(inputs)
+        if isinstance(self.first_steps, FirstPairs) and self.training and not self.first_steps.over:
+            self.first_steps.joint = joint
+        return joint
 
     def _own_anchors(self, inputs: PairInputs) -> PairInputs:
         """Restrict the anchors of joint inputs to the samples of this process; sharded candidates keep all anchors."""
@@ -133,7 +172,11 @@ class PairFamilyLoss(MetricLoss):
         if among:
             candidates, candidate_labels = self.shards.put_own_first(candidates), self.shards.put_own_first(labels)
         pairs = (embeddings[own], labels[own], candidates, candidate_labels)
-        return PairInputs(pairs, None, weights, inputs.present, among)
+        ids, candidate_ids = inputs.ids
+        if ids is not None:
+            candidate_ids = self.shards.put_own_first(ids) if among else candidate_ids
+            ids = ids[own]
+        return PairInputs(pairs, None, weights, inputs.present, among, False, (ids, candidate_ids), inputs.seen)
 
     def _mean(self, losses: Tensor, inputs: PairInputs) -> Tensor:
         """Reduce the losses (B,) of the anchors; sum and mean are over the samples of all processes."""
@@ -184,10 +227,31 @@ class PairFamilyLoss(MetricLoss):
             if listed is not None:
                 listed = _without(listed, absent, itself)
             if labels is not None:
-                labels = labels.masked_fill(absent, ABSENT)
+                labels = without_samples(labels, absent)
             if ref_emb is not None and itself:
                 ref_labels = labels
-        return PairInputs((embeddings, labels, ref_emb, ref_labels), listed, weights, present, sharded=sharded)
+        sides = (embeddings, labels, ref_emb, ref_labels)
+        return PairInputs(sides, listed, weights, present, False, sharded, self._ids(inputs), self._observation)
+
+    def _ids(self, inputs: LossInputs) -> tuple[Tensor | None, Tensor | None]:
+        """Checked ids of anchors and of candidates, (n, 1) and (m, 1); None: those of the anchors, or none at all."""
+        ids, ref_ids, ref_emb, shards = inputs.sample_ids, inputs.ref_ids, inputs.ref_emb, self.shards
+        if ids is None and ref_ids is None:
+            return None, None
+        if inputs.indices_tuple is not None:
+            raise ValueError("sample_ids beside indices_tuple, which lists the pairs themselves: leave one out")
+        if ref_emb is None or inputs.ref_labels is None or inputs.ref_labels is inputs.labels:
+            if ref_ids is not None:
+                raise ValueError("ref_ids, and the candidates are the samples, whose ids are sample_ids: leave it out")
+            own = check_ids("sample_ids", ids, inputs.embeddings, "embeddings")
+            return own, None if ref_emb is None else own
+        if ids is None or ref_ids is None:
+            missing = "sample_ids" if ids is None else "ref_ids"
+            raise ValueError(f"{missing} is missing: the ids of samples and of the rows of ref_emb are compared")
+        if shards.is_sharded(ref_emb):
+            ref_emb, ref_ids = shards.local_shard(ref_emb), shards.local_shard(ref_ids)
+        own = check_ids("sample_ids", ids, inputs.embeddings, "embeddings")
+        return own, check_ids("ref_ids", ref_ids, ref_emb, "ref_emb")
 
     def _sample_losses(self, inputs: PairInputs) -> Tensor:
         """Losses of the anchors, (B,)."""
@@ -205,8 +269,8 @@ class PairFamilyLoss(MetricLoss):
 
 def _of_tensors(loss: PairFamilyLoss, *tensors: Any) -> Tensor:
     """The loss of the tensors of a signature, by the general way."""
-    embeddings, ref_emb, _, _, labels, ref_labels, weights, _ = tensors
-    return loss._general_loss(LossInputs(embeddings, labels, None, ref_emb, ref_labels, weights))
+    embeddings, ref_emb, _, _, labels, ref_labels, weights, *ids, _ = tensors
+    return loss._general_loss(LossInputs(embeddings, labels, None, ref_emb, ref_labels, weights, None, None, *ids))
 
 
 def _without(listed: ListedPairs, absent: Tensor, itself: bool) -> ListedPairs:

@@ -140,6 +140,8 @@ class PeerInterface(PeerBase):
             distance.set_default_stats(*rows, *map(distance.maybe_normalize, rows))
         if are_several(labels):
             raise ValueError("labels of several classes with a reducer of its own: take reduction='none', and reduce")
+        if inputs.sample_ids is not None or inputs.ref_ids is not None:
+            raise ValueError("sample_ids with a reducer or distance that has no fused sum: take reduction='none'")
         if inputs.sample_weights is None and inputs.margins is None:
             sub_losses = self.compute_loss(*inputs[:5])
         else:

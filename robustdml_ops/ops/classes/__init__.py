@@ -26,7 +26,7 @@ from robustdml_ops.engine.validation import (
     similarity_limits,
 )
 from robustdml_ops.ops.classes.autograd import ClassSweep, Settings, sweep_values
-from robustdml_ops.ops.classes.sweep import ClassProblem, bounded
+from robustdml_ops.ops.classes.sweep import ClassProblem, ClassSeen, bounded
 
 POOLINGS = ("none", "max", "softmax")
 
@@ -55,6 +55,7 @@ def class_lse(
     elsewhere: bool = False,
     backend: str | None = None,
     update: ProxyUpdate | None = None,
+    seen: ClassSeen | None = None,
 ) -> ClassLSE:
     """Log-sum-exp of the logits of all classes, and the logit of the label, for every sample.
 
@@ -104,6 +105,9 @@ def class_lse(
         The step of an optimiser of :mod:`robustdml_ops.optim`, taken in backward; the proxies get no gradient. Eager
         mode only. With an update of the rows of M classes the sweep is over these: labels, ``scale`` and ``bias`` count
         among them.
+    seen : ClassSeen, optional
+        Memory, made of each sample's similarity with its own class, for its largest similarity with another class that
+        counts, and for the number of those that are above that of its own. Filled in eager mode only.
 
     Returns
     -------
@@ -178,11 +182,13 @@ def class_lse(
     operand = operand_dtype(dtype, embeddings, autocast=True, lanes=True)
     settings, eager = Settings(differentiable, backend or "auto", operand), in_eager_mode(embeddings)
     if not differentiable and eager:
-        return ClassLSE(*sweep_values(embeddings, rows, problem, settings))
+        return ClassLSE(*sweep_values(embeddings, rows, problem, settings, seen=seen))
+    if not eager and seen is not None:
+        raise RuntimeError("torch.func, and graphs without values, see no classes: observe a step in eager mode")
     if not eager:
         refuse_update(update, "torch.func, or a graph without values,", "compute the loss in eager mode")
     names, numbers, tensors = flatten(problem)
-    results = apply_function(ClassSweep, embeddings, rows, *settings, keep, update, names, numbers, *tensors)
+    results = apply_function(ClassSweep, embeddings, rows, *settings, keep, update, seen, names, numbers, *tensors)
     return ClassLSE(*results[:2])
 
 

@@ -18,6 +18,7 @@ from robustdml_ops.engine.validation import all_finite, check_finite_embeddings,
 from robustdml_ops.ops.classes.backends import BACKENDS
 from robustdml_ops.ops.classes.sweep import (
     ClassProblem,
+    ClassSeen,
     Request,
     Saved,
     class_sweep,
@@ -30,24 +31,28 @@ class ClassSweep(SweepFunction):
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        """Both matrices, :class:`Settings`, whether one number bounds logits, an update or None, a problem as lists."""
+        """Both matrices, :class:`Settings`, whether one number bounds logits, update, what is seen, the problem.
+
+        The update, and what is seen, are None where there is none.
+        """
         X, P, *settings = arguments[: 2 + _SETTINGS]
-        bounded, update, names, numbers, *tensors = arguments[2 + _SETTINGS :]
+        bounded, update, seen, names, numbers, *tensors = arguments[2 + _SETTINGS :]
         if has_no_values(X):
             results: tuple[Tensor, Tensor] = class_sweep_op(X, P, *settings, names, numbers, tensors)
             return results
         problem, of = unflatten(names, numbers, tensors), Settings(*settings)
         request = Request((X.requires_grad, P.requires_grad), of.differentiable, bounded)
-        lse, target, saved = _checked_sweep(X, P, problem, of, request, None if update is None else update.rows)
+        rows = None if update is None else update.rows
+        lse, target, saved = _checked_sweep(X, P, problem, of, request, rows, seen)
         return (lse, target, *saved)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         """Keep the inputs and all results."""
         X, P, *settings = inputs[: 2 + _SETTINGS]
-        _, ctx.update, *ctx.lists = inputs[2 + _SETTINGS : 6 + _SETTINGS]
+        _, ctx.update, _, *ctx.lists = inputs[2 + _SETTINGS : 7 + _SETTINGS]
         ctx.settings, ctx.saved = Settings(*settings), len(output) - 2
-        ctx.save_for_backward(X, P, *output, *inputs[6 + _SETTINGS :])
+        ctx.save_for_backward(X, P, *output, *inputs[7 + _SETTINGS :])
         ctx.mark_non_differentiable(*output[2:])
         ctx.set_materialize_grads(False)  # else backward is given zeros (C, B) for the saved terms
         ctx.version = None if ctx.update is None else ctx.update.version()
@@ -93,16 +98,27 @@ _SETTINGS = len(Settings._fields)
 
 
 def sweep_values(
-    X: Tensor, P: Tensor, problem: ClassProblem, settings: Settings, selected: Tensor | None = None
+    X: Tensor,
+    P: Tensor,
+    problem: ClassProblem,
+    settings: Settings,
+    selected: Tensor | None = None,
+    seen: ClassSeen | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The sweep over detached X (B, D) and P (C·H, D), or its ``selected`` rows; values and results checked."""
-    return _checked_sweep(X, P, problem, settings, Request(graded=settings.differentiable), selected)[:2]
+    return _checked_sweep(X, P, problem, settings, Request(graded=settings.differentiable), selected, seen)[:2]
 
 
 def _checked_sweep(
-    X: Tensor, P: Tensor, problem: ClassProblem, settings: Settings, request: Request, selected: Tensor | None
+    X: Tensor,
+    P: Tensor,
+    problem: ClassProblem,
+    settings: Settings,
+    request: Request,
+    selected: Tensor | None,
+    seen: ClassSeen | None,
 ) -> tuple[Tensor, Tensor, Saved]:
-    """The same, with what it saves for backward."""
+    """The same, and the tensors saved for backward."""
     check_finite_embeddings(X)
     problem.labels.check_range(count_selected(P, selected) // problem.centers)
     scale, bias = problem.scale, problem.bias
@@ -112,7 +128,7 @@ def _checked_sweep(
         if bias is not None:
             require((bias < torch.inf).all(), lambda: f"bias[{_place(~(bias < torch.inf))}] is NaN or inf")
     backend = choose(BACKENDS, settings.backend, X.device, scale.dtype)
-    lse, target, saved = class_sweep(X, P, problem, backend, settings.operand, request, selected)
+    lse, target, saved = class_sweep(X, P, problem, backend, settings.operand, request, selected, seen)
     if lse.device.type == "cpu":
         require((lse < torch.inf).all(), lambda: f"lse[{_place(~(lse < torch.inf))}] is NaN or inf: {_cause(P)}")
     return lse, target, saved

@@ -12,6 +12,7 @@ from robustdml_ops.backends import triton_device as device
 from robustdml_ops.engine.rows.backends import NativeRows, TritonRows, rows_launch
 from robustdml_ops.engine.similarity_chunks import Chunk, Similarities
 from robustdml_ops.ops.classes import sweep
+from robustdml_ops.ops.classes.eager import EagerClasses, class_logits, leave_out, pooled_similarities
 from robustdml_ops.ops.classes.labels_part import exact_labels
 from robustdml_ops.ops.classes.sweep import (
     ClassBackend,
@@ -25,93 +26,6 @@ from robustdml_ops.ops.classes.sweep import (
 
 # Bytes of a row that the fused forward takes.
 LONGEST_ROW = 512
-
-
-class EagerClasses(ClassBackend):
-    """On every device, without a compiler."""
-
-    def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
-        pooled = _pooled(chunk, problem)
-        logits, scale = _logits(pooled, chunk, problem)
-        index, inside = problem.places(*problem.classes(chunk))
-        own, target = logits.gather(0, index), sums.target.view(-1, len(index))
-        target.copy_(torch.where(inside, own, target.t()).t())
-        if sums.weighted is not None:
-            weighted = _weights(chunk, problem) * logits
-            _set_labels(weighted, index, inside, torch.zeros_like(own))
-            sums.weighted.add_(weighted.sum(0, dtype=torch.float64))
-        if problem.drop_similar_negatives is not None:
-            logits.masked_fill_(pooled > problem.drop_similar_negatives, -torch.inf)
-        _set_labels(logits, index, inside, torch.full_like(own, -torch.inf))
-        if chunk.dS is not None:
-            chunk.dS.copy_(logits.exp().mul_(scale * sweep.term_unit(chunk.dS.dtype)))
-        shift = torch.maximum(sums.shift, logits.amax(0))
-        finite = shift.masked_fill(shift == -torch.inf, 0)
-        total = logits.sub_(finite.to(logits.dtype)).exp_().sum(0, dtype=torch.float64)
-        sums.total.mul_((sums.shift - finite).exp()).add_(total)
-        sums.shift.copy_(shift)
-
-    def complete_terms(
-        self, similarities: Similarities, E: Tensor, problem: ClassProblem, upstream: ClassUpstream
-    ) -> tuple[Tensor, Tensor]:
-        return sweep.complete(similarities, E, problem, upstream)
-
-    def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
-        pooled = _pooled(chunk, problem)
-        logits, scale = _logits(pooled, chunk, problem)
-        dlogits = logits.sub_(upstream.lse).exp_().mul_(upstream.dlse)
-        if problem.drop_similar_negatives is not None:
-            dlogits.masked_fill_(pooled > problem.drop_similar_negatives, 0)
-        if upstream.dweighted is not None:
-            dlogits.addcmul_(_weights(chunk, problem), upstream.dweighted)
-        index, inside = problem.places(*problem.classes(chunk))
-        _set_labels(dlogits, index, inside, upstream.dlogit.view(-1, len(index)).t())
-        dpooled = dlogits.mul_(scale)
-        S = _centers(chunk, problem)
-        if problem.pooling == "max":
-            # The first of equal ones.
-            place = S.argmax(1, keepdim=True)
-            S.zero_().scatter_(1, place, dpooled[:, None])
-        elif problem.pooling == "softmax":
-            weight = torch.softmax(S / problem.gamma, 1)
-            S.sub_(pooled[:, None]).div_(problem.gamma).add_(1).mul_(weight).mul_(dpooled[:, None])
-        else:
-            chunk.S.copy_(dpooled)
-
-
-def _centers(chunk: Chunk, problem: ClassProblem) -> Tensor:
-    """S as (c, H, B)."""
-    return chunk.S.view(-1, problem.centers, chunk.S.shape[1])
-
-
-def _pooled(chunk: Chunk, problem: ClassProblem) -> Tensor:
-    """Similarities with whole classes, (c, B)."""
-    S = _centers(chunk, problem)
-    if problem.pooling == "max":
-        return S.amax(1)
-    if problem.pooling == "softmax":
-        return (torch.softmax(S / problem.gamma, 1) * S).sum(1)
-    return chunk.S
-
-
-def _logits(pooled: Tensor, chunk: Chunk, problem: ClassProblem) -> tuple[Tensor, Tensor]:
-    """Logits (c, B), without the bias of the label, and the scale of the classes, (c, 1) or (1, 1)."""
-    given = problem.arguments(*problem.classes(chunk))
-    scale, bias = given["scale"].view(-1, 1), given["bias"]
-    logits = pooled * scale
-    return logits if bias is None else logits.add_(bias[:, None]), scale
-
-
-def _weights(chunk: Chunk, problem: ClassProblem) -> Tensor:
-    """The weights of the logits, (c, 1)."""
-    weights: Tensor = problem.arguments(*problem.classes(chunk))["logit_weights"]
-    return weights[:, None]
-
-
-def _set_labels(logits: Tensor, index: Tensor, inside: Tensor, values: Tensor) -> None:
-    """Put ``values`` (K, B) at the labels' places in ``logits`` (c, B): one label of all samples after the other."""
-    for place, here, value in zip(index[:, None], inside[:, None], values[:, None], strict=True):
-        logits.scatter_(0, place, torch.where(here, value, logits.gather(0, place)))
 
 
 class NativeClasses(NativeRows, ClassBackend):
@@ -128,9 +42,8 @@ class NativeClasses(NativeRows, ClassBackend):
             return ()
         terms = LaneTerms.room(similarities, problem, request)
         similarities.want_gradients(request.want[0], False)
-        _lanes(
-            "class_terms", similarities, problem, {**terms.native_fields(), "total": sums.total, "target": sums.target}
-        )
+        given = {name: value for name, value in vars(sums).items() if name not in ("shift", "weighted")}
+        _lanes("class_terms", similarities, problem, {**terms.native_fields(), **given})
         sums.shift.fill_(module.library.class_term_shift)
         G = similarities.X.new_empty(0) if similarities.dX is None else similarities.dX
         return terms._replace(G=G) if any(request.want) else ()
@@ -153,6 +66,11 @@ class NativeClasses(NativeRows, ClassBackend):
         return self.lanes_serve(similarities.proxies, similarities.X.dtype, similarities.compute)
 
     def class_lse(self, chunk: Chunk, problem: ClassProblem, sums: ClassSums) -> None:
+        if sums.own is not None and module.on_gpu(chunk.S):
+            pooled = pooled_similarities(chunk, problem)
+            logits = class_logits(pooled, chunk, problem)[0]
+            leave_out(logits, pooled, problem, *problem.places(*problem.classes(chunk)))
+            sums.see(pooled, logits > -torch.inf)
         _epilogue("class_lse", chunk, problem, vars(sums))
 
     def class_lse_backward(self, chunk: Chunk, problem: ClassProblem, upstream: ClassUpstream) -> None:
@@ -214,11 +132,13 @@ class TritonClasses(TritonRows, ClassBackend):
         parameters = epilogue_launch(B, chunk.S.dtype, device.tile_of("class_lse", chunk.S))
         parts, per_part = slices_of(last - first, int(parameters["BLOCK_C"]), 64)
         partials, weighted = chunk.S.new_empty((parts, 2, B)), weighted_parts(problem, parts)
+        seen = seen_parts(sums, parts)
         with device.current(chunk.S):
             kernel[-(-B // int(parameters["BLOCK_B"])), parts](
                 target=sums.target,
                 partials=partials,
                 weighted=weighted,
+                **seen,
                 per_part=per_part,
                 first_part=0,
                 scale_number=0.0,
@@ -226,7 +146,7 @@ class TritonClasses(TritonRows, ClassBackend):
                 **_chunk_arguments(problem, chunk),
                 **parameters,
             )
-            add_slices(partials, weighted, sums)
+            add_slices(partials, weighted, seen, sums)
 
     def sweep(self, similarities: Similarities, problem: ClassProblem, sums: ClassSums, request: Request) -> Saved:
         """Without gradients all classes in one launch, where that serves."""
@@ -308,6 +228,7 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
     parameters = fused_launch(B, D, X.dtype, pooled, input_precision, device.rows_are_vectors(P), tile)
     parts, per_part = slices_of(C, int(parameters["BLOCK_C"]), 512)
     partials, weighted = sums.target.new_empty((parts, 2, B)), weighted_parts(problem, parts)
+    seen = seen_parts(sums, parts)
     arguments = _arguments(problem, 0, C)
     del arguments["K"]  # one label of each sample
     with device.current(X):
@@ -318,6 +239,7 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
             target=sums.target,
             partials=partials,
             weighted=weighted,
+            **seen,
             C=C,
             per_part=per_part,
             row_stride=P.stride(0),
@@ -326,7 +248,7 @@ def fused_forward(X: Tensor, P: Tensor, problem: ClassProblem, sums: ClassSums) 
             **arguments,
             **parameters,
         )
-        add_slices(partials, weighted, sums)
+        add_slices(partials, weighted, seen, sums)
 
 
 def slices_of(classes: int, block: int, most: int) -> tuple[int, int]:
@@ -342,7 +264,15 @@ def weighted_parts(problem: ClassProblem, parts: int) -> Tensor | None:
     return None if weights is None else weights.new_empty((parts, len(problem.labels.labels)))
 
 
-def add_slices(partials: Tensor, weighted: Tensor | None, sums: ClassSums) -> None:
+def seen_parts(sums: ClassSums, parts: int) -> dict[str, Tensor | None]:
+    """Arguments of the kernels that see other classes, with memory for each slice; None where nothing is seen."""
+    if sums.own is None:
+        return dict.fromkeys(("own_similarities", "nearest", "above"))
+    shape, new = (parts, len(sums.own)), sums.own.new_empty
+    return {"own_similarities": sums.own, "nearest": new(shape), "above": new(shape, dtype=torch.int32)}
+
+
+def add_slices(partials: Tensor, weighted: Tensor | None, seen: Mapping[str, Tensor | None], sums: ClassSums) -> None:
     """Add the partial sums of all slices to ``sums``."""
     from robustdml_ops.ops.classes.sample_kernels import add_partials
 
@@ -352,6 +282,10 @@ def add_slices(partials: Tensor, weighted: Tensor | None, sums: ClassSums) -> No
     add_partials[(-(-B // int(parameters["BLOCK_B"])),)](partials, sums.shift, sums.total, parts, B, **parameters)
     if sums.weighted is not None and weighted is not None:
         sums.weighted += weighted.sum(0, dtype=torch.float64)
+    nearest, above = seen["nearest"], seen["above"]
+    if nearest is not None and above is not None and sums.nearest is not None and sums.above is not None:
+        torch.maximum(sums.nearest, nearest.amax(0), out=sums.nearest)
+        sums.above += above.sum(0)
 
 
 def _arguments(problem: ClassProblem, first: int, last: int) -> dict[str, Any]:

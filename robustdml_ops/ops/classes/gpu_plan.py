@@ -9,12 +9,13 @@ from torch import Tensor
 
 from robustdml_ops.backends import triton_device as device
 from robustdml_ops.backends.dispatch import choose, passes_self_check, without_autocast
-from robustdml_ops.backends.triton_launch import Launch
+from robustdml_ops.backends.triton_launch import Launch, launch_with_scratch
+from robustdml_ops.engine.fused_plan import aligned, fused_launch, fused_serves
 from robustdml_ops.engine.gpu_plan import (
     Common,
     GpuPlan,
     Piece,
-    Unscaled,
+    Place,
     add_launch,
     chunks_of,
     common_of,
@@ -30,7 +31,7 @@ from robustdml_ops.engine.validation import is_number
 from robustdml_ops.ops.classes.backends import BACKENDS, TritonClasses, epilogue_launch, slices_of
 from robustdml_ops.ops.classes.labels_part import labels_launch
 from robustdml_ops.ops.classes.plan import ClassFormula, margins_serve
-from robustdml_ops.ops.classes.sweep import LARGEST_LOGIT, ClassProblem, largest_sum
+from robustdml_ops.ops.classes.sweep import LARGEST_LOGIT, TERM_UNIT, ClassProblem, largest_sum
 
 STEPS = dict(BACKENDS)  # of the self-check of planned steps
 
@@ -44,25 +45,36 @@ class ClassGpuPlan(GpuPlan):
     parts: int  # of the sums of all chunks
     finish_samples: Launch
     exact_labels: Launch | None  # of dL/dP of a chunk; None: terms have all digits
+    fused: bool  # whether the epilogues make the product, too
 
-    def run(self, *tensors: Any) -> Results:
-        """Samples, product and terms of each chunk; losses; both gradients of each chunk. Nothing is waited for."""
+    def run(self, *tensors: Any) -> Results | None:
+        """Samples, product and terms of each chunk; losses; both gradients of each chunk. Nothing is waited for.
+
+        None where a tensor descriptor can't read the proxies.
+        """
         X, P, labels, _, _, weights, margins = tensors[:7]
         of, new = self.common, X.new_empty
         B, C, _ = of.shape
+        if self.fused and not aligned(of, P):
+            return None
         with device.current(X), without_autocast(X.device):
             P = P.detach().t() if self.columns else P.detach()
-            samples, inverse_norm, _, counts = self.prepared(X, labels, weights, biased=False)
+            prepared = self.prepared(X, labels, weights, biased=False, P=P if self.fused else None)
+            samples, inverse_norm, _, counts, target = prepared
             U, norm, into = self.memory(X, P)
-            S, E = new((of.rows, B), dtype=of.compute), new((C, B), dtype=of.operand)
-            partials, target = new((self.parts, 2, B), dtype=of.compute), torch.empty_like(inverse_norm)
+            S = None if self.fused else new((of.rows, B), dtype=of.compute)
+            E, partials = new((C, B), dtype=of.operand), new((self.parts, 2, B), dtype=of.compute)
+            target = torch.empty_like(inverse_norm) if target is None else target
             transposed, chunks = samples.t(), []
             for piece in self.pieces:
                 V, norms = self.chunk_of(piece, P, U, norm)
                 whole = len(V) == C
-                s, e = (S, E) if whole else (S[: len(V)], E[piece.first : piece.last])
-                product(V, transposed, s)
-                piece.epilogue(s, norms if of.as_they_are else None, labels, target, partials, e)
+                e = E if whole else E[piece.first : piece.last]
+                if S is None:
+                    launch_with_scratch(piece.epilogue, V, samples, norms, labels, partials, e)
+                else:
+                    s = product(V, transposed, S if whole else S[: len(V)])
+                    piece.epilogue(s, norms if of.as_they_are else None, labels, target, partials, e)
                 chunks.append((piece, e, V))
             factor, weighted = torch.empty_like(inverse_norm), torch.empty_like(samples)
             losses = new(self.finish_samples.grid[0], dtype=torch.float64)
@@ -79,11 +91,9 @@ class ClassGpuPlan(GpuPlan):
             for piece, e, V in chunks:
                 if U is not None and len(chunks) > 1:
                     V, norm = self.chunk_of(piece, P, U, norm)  # those of the last chunk are there
-                left = self.gradients_of(piece, (e, weighted), V, norm, into, complete)
-            loss = self.loss(losses)
-        dX, _, dP = into
-        of_X = None if dX is None else Unscaled(dX, samples, factor)
-        return loss, [of_X, left if dP is None else dP]  # type: ignore[list-item]  # scale() makes tensors of them
+                of_rows = None if of.as_they_are else norm
+                left = self.gradients_of(piece, (e, weighted, V), V, of_rows, into, complete)
+            return self.results(losses, (samples, factor), into, left)
 
     def scale(self, gradients: list[Any], upstream: Tensor) -> list[Tensor | None]:
         """As of all plans; the gradient of the proxies in the layout of the parameter."""
@@ -129,14 +139,20 @@ def class_gpu_plan(
     chosen = choose(BACKENDS, backend, X.device, common.compute)
     if not isinstance(chosen, TritonClasses) or not passes_self_check(STEPS, X.device):
         return None
-    prepare = prepare_launch(common, X, False, 0.0)
+    scale, fused = float(formula.scale), fused_serves(common, P, columns=True)
+    prepare = prepare_launch(common, X, False, 0.0, (P, scale) if fused else None)
     finish_X, finish_P, of_chunks = finish_launches(common, X, P)
     pieces, parts = [], 0
     for first, last in chunks_of(common):
-        n = last - first
-        epilogue = _epilogue(common, X, float(formula.scale), (first, n, parts))
+        n, place = last - first, Place(first, last - first, parts)
+        if fused:
+            unit = TERM_UNIT if common.operand.itemsize < 4 else 1.0
+            epilogue = fused_launch(common, P, place, False, {"scale": scale, "unit": unit})
+            parts += int(epilogue.fixed["parts"])
+        else:
+            epilogue = _epilogue(common, X, scale, place)
+            parts += epilogue.grid[1]
         pieces.append(Piece(first, last, normalize_launch(common, P, n), epilogue, of_chunks[n]))
-        parts += epilogue.grid[1]
     finish_samples = _finish_samples(common, X, P, formula, (parts, prepare.grid[0]))
     return ClassGpuPlan(
         wanted=wanted,
@@ -151,18 +167,19 @@ def class_gpu_plan(
         parts=parts,
         finish_samples=finish_samples,
         exact_labels=None if common.operand == common.compute else labels_launch(X, (common.shape[2], 1)),
+        fused=fused,
     )
 
 
-def _epilogue(common: Common, X: Tensor, scale: float, place: tuple[int, int, int]) -> Launch:
-    """The terms of a chunk and their sums; ``place``: its first class, its classes, and the parts before it."""
+def _epilogue(common: Common, X: Tensor, scale: float, place: Place) -> Launch:
+    """The terms of a chunk and their sums."""
     from robustdml_ops.ops.classes.kernels import class_lse as kernel
 
     B, (first, c, parts_before) = common.shape[0], place
     tile = epilogue_launch(B, common.compute, device.tile_of("class_lse", X))
     parts, per_part = slices_of(c, int(tile["BLOCK_C"]), 64)
     fixed = {
-        **dict.fromkeys((*ClassProblem.absent(), "weighted")),
+        **dict.fromkeys((*ClassProblem.absent(), "weighted", "own_similarities", "nearest", "above")),
         **{"c": c, "H": 1, "B": B, "K": 1, "first": first, "scale": None},
         **{
             "per_part": per_part,

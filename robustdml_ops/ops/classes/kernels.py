@@ -10,9 +10,11 @@ from robustdml_ops.ops.classes.sample_kernels import (
     LOWEST,
     TERM_UNIT,
     add_logits,
+    add_seen,
     are_labels,
     load_places,
     store_partial,
+    store_seen,
 )
 
 
@@ -118,6 +120,9 @@ def class_lse(
     target,  # (B, K) compute dtype, out: logits of the labels, where their classes are in the chunk
     partials,  # (all parts, 2, B) compute dtype, out: sums of each part, see add_partials
     weighted,  # (all parts, B) compute dtype, out: Σ logit_weights · logit of each part, without the labels; or None
+    own_similarities,  # (B,) compute dtype, in: with the own class; None: other classes are not seen
+    nearest,  # (all parts, B) compute dtype, out: largest similarity with another class of each part
+    above,  # (all parts, B) int32, out: other classes of each part that are more similar than the own one
     E,  # (c, B) operand dtype, contiguous, out: terms, see sweep.class_lse, 0 at labels; None: no bound is known
     c,  # classes of the chunk, in
     H,  # centres of a class, in
@@ -160,6 +165,10 @@ def class_lse(
     shift = tl.full((BLOCK_C, BLOCK_B), LOWEST if E is None else 0.0, dtype)
     total = tl.zeros((BLOCK_C, BLOCK_B), dtype)
     logits = tl.zeros((BLOCK_C, BLOCK_B), dtype)
+    largest = tl.full((BLOCK_C, BLOCK_B), float("-inf"), dtype)
+    number = tl.zeros((BLOCK_C, BLOCK_B), tl.int32)
+    if own_similarities is not None:
+        of_own = tl.load(own_similarities + columns, mask=exist, other=float("inf"))
     for start in range(begin, end, BLOCK_C):
         classes = start + tl.arange(0, BLOCK_C)
         rows = classes.to(tl.int64)
@@ -175,6 +184,8 @@ def class_lse(
         logit = tl.where(of_label, float("-inf"), logit)
         if drop_similar_negatives is not None:
             logit = tl.where(similarity > limits[None, :], float("-inf"), logit)
+        if own_similarities is not None:
+            largest, number = add_seen(similarity, logit, of_own, largest, number)
         if E is None:
             shift, total = add_logits(logit, shift, total)
         else:
@@ -188,6 +199,8 @@ def class_lse(
     store_partial(partials, place, columns, B, shift, total)
     if logit_weights is not None:
         tl.store(weighted + place * B + columns, tl.sum(logits, axis=0), mask=exist)
+    if own_similarities is not None:
+        store_seen(nearest, above, place * B + columns, exist, largest, number)
 
 
 @triton.jit(do_not_specialize=["c", "first"])
@@ -309,6 +322,9 @@ def fused_class_lse(
     target,  # (B,) float32, out: logit of the label
     partials,  # (parts, 2, B) float32, out: sums of each part, see add_partials
     weighted,  # (parts, B) float32, out: Σ logit_weights · logit of each part, without the label; or None
+    own_similarities,  # (B,) float32, in: with the own class; None: other classes are not seen
+    nearest,  # (parts, B) float32, out: largest similarity with another class of each part
+    above,  # (parts, B) int32, out: other classes of each part that are more similar than the own one
     C,  # classes, in
     H,  # centres of a class, in
     B,  # samples, in
@@ -342,6 +358,10 @@ def fused_class_lse(
     shift = tl.full((BLOCK_C, BLOCK_B), LOWEST, tl.float32)
     total = tl.zeros((BLOCK_C, BLOCK_B), tl.float32)
     logits = tl.zeros((BLOCK_C, BLOCK_B), tl.float32)
+    largest = tl.full((BLOCK_C, BLOCK_B), float("-inf"), tl.float32)
+    number = tl.zeros((BLOCK_C, BLOCK_B), tl.int32)
+    if own_similarities is not None:
+        of_own = tl.load(own_similarities + columns, mask=exist, other=float("inf"))
     for start in range(begin, end, BLOCK_C):
         classes = start + tl.arange(0, BLOCK_C)
         inside = classes < end
@@ -364,8 +384,12 @@ def fused_class_lse(
         logit = tl.where(is_own, float("-inf"), logit)
         if drop_similar_negatives is not None:
             logit = tl.where(pooled > limits[None, :], float("-inf"), logit)
+        if own_similarities is not None:
+            largest, number = add_seen(pooled, logit, of_own, largest, number)
         shift, total = add_logits(logit, shift, total)
     tl.store(target + columns, own_logit, mask=exist & (own >= begin) & (own < end))
     store_partial(partials, part.to(tl.int64), columns, B, shift, total)
     if logit_weights is not None:
         tl.store(weighted + part.to(tl.int64) * B + columns, tl.sum(logits, axis=0), mask=exist)
+    if own_similarities is not None:
+        store_seen(nearest, above, part.to(tl.int64) * B + columns, exist, largest, number)

@@ -63,6 +63,33 @@ def add_logits(
 
 
 @triton.jit
+def add_seen(
+    similarity,  # (BLOCK_C, BLOCK_B) compute dtype, in
+    logit,  # (BLOCK_C, BLOCK_B) compute dtype, in: −∞ for labels and classes that do not count
+    own,  # (BLOCK_B,) compute dtype, in: similarities with the own class
+    largest,  # (BLOCK_C, BLOCK_B) compute dtype, in: largest similarity so far of each place
+    number,  # (BLOCK_C, BLOCK_B) int32, in: similarities above ``own`` so far
+):
+    """``largest`` and ``number`` after a tile."""
+    counted = tl.where(logit > float("-inf"), similarity, float("-inf"))
+    return tl.maximum(largest, counted), number + (counted > own[None, :]).to(tl.int32)
+
+
+@triton.jit
+def store_seen(
+    nearest,  # (parts, B) compute dtype, out
+    above,  # (parts, B) int32, out
+    places,  # (BLOCK_B,) int64, in: of this part's samples
+    exist,  # (BLOCK_B,) bool, in
+    largest,  # (BLOCK_C, BLOCK_B) compute dtype, in
+    number,  # (BLOCK_C, BLOCK_B) int32, in
+):
+    """What this part of the classes has seen."""
+    tl.store(nearest + places, tl.max(largest, axis=0), mask=exist)
+    tl.store(above + places, tl.sum(number, axis=0), mask=exist)
+
+
+@triton.jit
 def store_partial(
     partials,  # (parts, 2, B) compute dtype, out
     part,  # int64, in

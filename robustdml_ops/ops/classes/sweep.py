@@ -125,6 +125,30 @@ class ClassSums:
     total: Tensor  # (B,) float64 in/out: Σ exp(logit − shift) so far
     target: Tensor  # (B,) or (B, K) compute dtype out: scale·s' + bias of the labels, once their chunks have passed
     weighted: Tensor | None = None  # (B,) float64 in/out: Σ logit_weights · logit over the classes but the labels'
+    # All three or none, over the classes that count but the labels':
+    own: Tensor | None = None  # (B,) compute dtype in: s' of the label
+    nearest: Tensor | None = None  # (B,) compute dtype in/out: largest s' so far
+    above: Tensor | None = None  # (B,) float64 in/out: classes so far with s' above ``own``
+
+    def see(self, similarities: Tensor, counted: Tensor) -> None:
+        """Add similarities (c, B) to ``nearest`` and ``above`` where they are ``counted``."""
+        if self.own is not None and self.nearest is not None and self.above is not None:
+            similarities = similarities.masked_fill(~counted, -torch.inf)
+            torch.maximum(self.nearest, similarities.amax(0), out=self.nearest)
+            self.above.add_((similarities > self.own).sum(0))
+
+
+class ClassSeen(NamedTuple):
+    """What a sweep is asked to tell of each sample beside its sums, as fields of :class:`ClassSums`."""
+
+    own: Tensor
+    nearest: Tensor
+    above: Tensor
+
+    @classmethod
+    def of(cls, own: Tensor) -> "ClassSeen":
+        """Memory for samples whose similarities with their own class are ``own`` (B,), compute dtype."""
+        return cls(own.contiguous(), torch.full_like(own, -torch.inf), torch.zeros_like(own, dtype=torch.float64))
 
 
 @dataclass(frozen=True)
@@ -160,7 +184,7 @@ class ClassBackend(RowsBackend):
         raise NotImplementedError
 
     def sweep(self, similarities: Similarities, problem: ClassProblem, sums: ClassSums, request: "Request") -> Saved:
-        """Add all classes to ``sums``; what is saved for backward."""
+        """Add all classes to ``sums``; returns the tensors saved for backward."""
         if request.bounded and any(request.want) and self.saves_terms:
             similarities.E = terms_buffer(similarities)
         for chunk in similarities:
@@ -201,7 +225,7 @@ class LaneTerms(NamedTuple):
 
     @classmethod
     def room(cls, similarities: Similarities, problem: ClassProblem, request: Request) -> "LaneTerms":
-        """Memory for what the wanted gradients take."""
+        """Memory for the wanted gradients."""
         X, (embeddings, proxies) = similarities.X, request.want
         (B, D), H, entries = X.shape, problem.centers, problem.labels.labels.numel()
         kept = min(similarities.count, bytes_to_save(X.device) // (B * X.itemsize)) if proxies else 0
@@ -273,14 +297,19 @@ def class_sweep(
     operand: torch.dtype,
     request: Request,
     selected: Tensor | None = None,
+    seen: ClassSeen | None = None,
 ) -> tuple[Tensor, Tensor, Saved]:
-    """Log-sum-exp over the classes (B,), and a ``target_shape``; what backward may take, as ``request`` says."""
+    """Log-sum-exp over the classes (B,), and a ``target_shape``; what backward may take, as ``request`` says.
+
+    Fills ``seen``.
+    """
     B, compute = len(embeddings), problem.scale.dtype
     labels = problem.labels.labels
     saved: Saved = ()
     shift = embeddings.new_full((B,), -torch.inf, dtype=torch.float64)
     weighted = None if problem.logit_weights is None else torch.zeros_like(shift)
-    sums = ClassSums(shift, torch.zeros_like(shift), embeddings.new_zeros(labels.shape, dtype=compute), weighted)
+    target = embeddings.new_zeros(labels.shape, dtype=compute)
+    sums = ClassSums(shift, torch.zeros_like(shift), target, weighted, *(seen or ()))
     if B and count_selected(proxies, selected):
         with without_autocast(embeddings.device):
             similarities = Similarities(embeddings, problem.swept(proxies, selected), compute, operand, backend)

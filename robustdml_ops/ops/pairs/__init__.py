@@ -18,24 +18,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.labels import check_labels
-from robustdml_ops.engine.validation import (
-    check_choice,
-    check_finite_numbers,
-    check_matrix,
-    check_same_device,
-    check_steepness,
-    check_vector,
-)
-from robustdml_ops.ops.pairs.autograd import check_scales, check_weights, pair_dtype, pair_sums
-from robustdml_ops.ops.pairs.backends import (
-    ContrastOptions,
-    HingeOptions,
-    LSEOptions,
-    PairOptions,
-    PairProblem,
-    PairSets,
-)
+from robustdml_ops.engine.validation import check_choice, check_finite_numbers, check_steepness
+from robustdml_ops.ops.pairs.arguments import pair_problem, pair_sets
+from robustdml_ops.ops.pairs.autograd import check_scales, pair_dtype, pair_sums
+from robustdml_ops.ops.pairs.backends import ContrastOptions, HingeOptions, LSEOptions, PairProblem
 
 
 class PairLSE(NamedTuple):
@@ -57,6 +43,9 @@ def pair_lse(
     epsilon: float | None = None,
     candidate_weights: Tensor | None = None,
     anchors_first: bool = False,
+    sample_ids: Tensor | None = None,
+    candidate_ids: Tensor | None = None,
+    hardest: Tensor | None = None,
     backend: str | None = None,
 ) -> PairLSE:
     """Both log-sum-exps of every anchor; differentiable for any upstream gradient.
@@ -66,9 +55,10 @@ def pair_lse(
     Parameters
     ----------
     embeddings, labels : Tensor
-        The anchors: (n, D), float64, float32, bfloat16 or float16, any scale, and (n,) integers.
-        ``robustdml_ops.ops.ABSENT``, the least int64, marks a row to leave out, such as an empty slot of a memory bank.
-        A zero row has cosine 0 with everything and zero gradient.
+        The anchors: (n, D), float64, float32, bfloat16 or float16, any scale, and (n,) integers, or (n, K) several of
+        each, of which one in common makes a positive pair. ``robustdml_ops.ops.ABSENT``, the least int64, fills rows of
+        labels up, and marks a row to leave out, such as an empty slot of a memory bank. A zero row has cosine 0 with
+        everything and zero gradient.
     candidates, candidate_labels : Tensor, optional
         (m, D) and (m,); differentiable. None: the anchors themselves, each without itself. If ``candidate_labels`` is
         the same object as ``labels``, candidate i is another view of anchor i, which leaves it out; give
@@ -84,6 +74,12 @@ def pair_lse(
         in its set, as BSPML's Eq. 7 has it. At most 10¹⁸ in float32 and 10¹⁵² in float64, as all weights are.
     anchors_first : bool
         The first n of the m ≥ n candidates are the anchors or other views of them: anchor i leaves candidate i out.
+    sample_ids, candidate_ids : Tensor, optional
+        (n,) and (m,) integers: a candidate with the id of the anchor is in neither of its sets; negative: no id. The
+        first are those of both sides where the candidates are the anchors.
+    hardest : Tensor, optional
+        (2, n) in the type of the results, filled with ∞ and −∞: takes each anchor's least cosine with a positive and
+        its largest with a negative, before any mining. In eager mode only.
     backend : str, optional
         ``"native"``, ``"triton"``, ``"eager"``: that one or an error. None: the fastest that serves the device.
 
@@ -113,7 +109,8 @@ def pair_lse(
     PairLSE(positive=tensor([0.6931, 0.6931, 0.0000]), negative=tensor([0.6931, 1.3133, 1.5514]))
     """
     options = lse_options(pair_dtype(embeddings, candidates), alpha, beta, base, epsilon)
-    problem = _problem(options, embeddings, labels, candidates, candidate_labels, anchors_first, candidate_weights)
+    sets = pair_sets(embeddings, labels, candidates, candidate_labels, anchors_first, (sample_ids, candidate_ids))
+    problem = pair_problem(options, sets, embeddings, candidates, candidate_weights, hardest)
     _, positive, negative, _ = pair_sums(embeddings, candidates, problem, backend)
     return PairLSE(positive, negative)
 
@@ -132,6 +129,9 @@ def pair_lse_sum(
     epsilon: float | None = None,
     candidate_weights: Tensor | None = None,
     anchors_first: bool = False,
+    sample_ids: Tensor | None = None,
+    candidate_ids: Tensor | None = None,
+    hardest: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
     """Σ_a positive_scale_a·positive_a + negative_scale_a·negative_a, with all gradients, in one sweep.
@@ -158,7 +158,8 @@ def pair_lse_sum(
     tensor(0.6931)
     """
     options = lse_options(pair_dtype(embeddings, candidates), alpha, beta, base, epsilon)
-    problem = _problem(options, embeddings, labels, candidates, candidate_labels, anchors_first, candidate_weights)
+    sets = pair_sets(embeddings, labels, candidates, candidate_labels, anchors_first, (sample_ids, candidate_ids))
+    problem = pair_problem(options, sets, embeddings, candidates, candidate_weights, hardest)
     scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
     return pair_sums(embeddings, candidates, problem, backend, scales)[0]
 
@@ -195,6 +196,9 @@ def pair_hinge(
     negative_offset: float = 0.0,
     distance: str = "cosine",
     anchors_first: bool = False,
+    sample_ids: Tensor | None = None,
+    candidate_ids: Tensor | None = None,
+    hardest: Tensor | None = None,
     backend: str | None = None,
 ) -> PairHinge:
     """Both sums of hinges of every anchor; differentiable for any upstream gradient.
@@ -203,7 +207,7 @@ def pair_hinge(
 
     Parameters
     ----------
-    embeddings, labels, candidates, candidate_labels, anchors_first, backend
+    embeddings, labels, candidates, candidate_labels, anchors_first, sample_ids, candidate_ids, hardest, backend
         Anchors (n, D), (n,) and candidates (m, D), (m,), as in :func:`~robustdml_ops.ops.pair_lse`.
     positive_margin, negative_margin : float
         m⁺ and m⁻. A positive margin above 1 (cosine) is above every similarity, so all positives count.
@@ -235,7 +239,8 @@ def pair_hinge(
     """
     numbers = (positive_margin, negative_margin, positive_offset, negative_offset)
     options = hinge_options(*numbers, distance)
-    problem = _problem(options, embeddings, labels, candidates, candidate_labels, anchors_first)
+    sets = pair_sets(embeddings, labels, candidates, candidate_labels, anchors_first, (sample_ids, candidate_ids))
+    problem = PairProblem(options, sets, hardest=hardest)
     _, positive, negative, counts = pair_sums(embeddings, candidates, problem, backend)
     return PairHinge(positive, negative, counts[0], counts[1])
 
@@ -255,6 +260,9 @@ def pair_hinge_sum(
     distance: str = "cosine",
     average: bool = False,
     anchors_first: bool = False,
+    sample_ids: Tensor | None = None,
+    candidate_ids: Tensor | None = None,
+    hardest: Tensor | None = None,
     backend: str | None = None,
 ) -> Tensor:
     """Σ_a positive_scale_a·positive_a + negative_scale_a·negative_a, with all gradients, in one sweep.
@@ -284,7 +292,8 @@ def pair_hinge_sum(
     """
     numbers = (positive_margin, negative_margin, positive_offset, negative_offset)
     options = hinge_options(*numbers, distance, average)
-    problem = _problem(options, embeddings, labels, candidates, candidate_labels, anchors_first)
+    sets = pair_sets(embeddings, labels, candidates, candidate_labels, anchors_first, (sample_ids, candidate_ids))
+    problem = PairProblem(options, sets, hardest=hardest)
     scales = check_scales(embeddings, candidates, positive_scale, negative_scale)
     return pair_sums(embeddings, candidates, problem, backend, scales)[0]
 
@@ -324,6 +333,10 @@ def pair_contrast(
     coefficients: Tensor,
     form: str,
     anchors_first: bool = False,
+    sample_ids: Tensor | None = None,
+    candidate_ids: Tensor | None = None,
+    ids_keep_positives: bool = False,
+    hardest: Tensor | None = None,
     backend: str | None = None,
 ) -> PairContrast:
     """Losses and log-sum-exps, differentiable for any upstream gradient: backward makes the similarities again.
@@ -331,7 +344,9 @@ def pair_contrast(
     With constant scales, () or (n,): Σ_a scale_a · loss_a with all gradients, in one sweep of 6·n·m·D flops.
     """
     options = ContrastOptions(form)
-    problem = _problem(options, embeddings, labels, candidates, candidate_labels, anchors_first, None, coefficients)
+    ids = (sample_ids, candidate_ids)
+    sets = pair_sets(embeddings, labels, candidates, candidate_labels, anchors_first, ids, ids_keep_positives)
+    problem = PairProblem(options, sets, coefficients=coefficients, hardest=hardest)
     scales = None if scale is None else check_scales(embeddings, candidates, scale, scale.new_zeros(()))
     return PairContrast(*pair_sums(embeddings, candidates, problem, backend, scales))
 
@@ -343,43 +358,3 @@ def coefficients_of(
     dtype = pair_dtype(embeddings, candidates)
     both = (one if isinstance(one, Tensor) else embeddings.new_full((), one, dtype=dtype) for one in (scale, bias))
     return torch.stack([one.to(embeddings.device, dtype) for one in both])
-
-
-def _problem(
-    options: PairOptions,
-    embeddings: Tensor,
-    labels: Tensor,
-    candidates: Tensor | None,
-    candidate_labels: Tensor | None,
-    anchors_first: bool,
-    weights: Tensor | None = None,
-    coefficients: Tensor | None = None,
-) -> PairProblem:
-    """The problem of checked arguments; values of the matrices are checked in the sweep."""
-    check_matrix("embeddings", embeddings)
-    # Asked before labels of another type or device become new tensors.
-    same = candidates is None or candidate_labels is labels
-    labels, n = check_labels(labels, embeddings), len(embeddings)
-    if candidates is None:
-        if candidate_labels is not None:
-            raise ValueError("candidate_labels without candidates: give both, or neither, for the batch itself")
-        if anchors_first:
-            raise ValueError("anchors_first without candidates, which are the anchors then: leave it out")
-    else:
-        check_matrix("candidates", candidates, columns=embeddings.shape[1])
-        check_same_device(embeddings=embeddings, candidates=candidates)
-        candidate_labels = check_labels(candidate_labels, candidates, "candidate_labels", "candidates")
-        if anchors_first and len(candidates) < n:
-            raise ValueError(
-                f"anchors_first says that the first candidates are the {n} anchors, and there are "
-                f"{len(candidates)} candidates"
-            )
-    sets = PairSets.of(labels, None if same else candidate_labels, anchors_first)
-    if weights is not None:
-        check_vector("candidate_weights", weights, len(sets.candidate_labels))
-        check_same_device(embeddings=embeddings, candidate_weights=weights)
-        if weights.requires_grad:
-            raise ValueError("candidate_weights are constants of this op: pass candidate_weights.detach()")
-        weights = weights.to(pair_dtype(embeddings, candidates)).contiguous()
-        check_weights(candidate_weights=weights)
-    return PairProblem(options, sets, weights, coefficients)

@@ -42,9 +42,9 @@ from robustdml_ops.ops.pairs.backends import (
     hinge_sums,
     informative,
     mean_weight,
-    members,
     near_distances,
 )
+from robustdml_ops.ops.pairs.sets import members
 from robustdml_ops.ops.pairs.sweep import BACKENDS, PairResult, both_ways, pair_sweep
 
 # backend, type of the products' operands
@@ -166,7 +166,13 @@ def _checked_sweep(
     X, candidates, *upstream = tensors[:4]
     check_finite_embeddings(X)
     dtype, (backend, operand) = pair_dtype(X, candidates), settings
-    arithmetic = Arithmetic(choose(BACKENDS, backend, X.device, dtype), dtype, operand)
+    chosen = choose(BACKENDS, backend, X.device, dtype)
+    if X.is_cuda and chosen.has_lanes and not problem.sets.are_plain:
+        # The kernels of CUDA C++, which are there for devices without Triton, compare one label of each sample.
+        if backend == "native":
+            raise RuntimeError("backend='native' has no ids and several labels on a GPU: take backend='auto'")
+        chosen = BACKENDS["eager"]
+    arithmetic = Arithmetic(chosen, dtype, operand)
     factors = None if upstream[0] is None else (upstream[0], upstream[1])
     if problem.options == ContrastOptions("both") and factors is not None:
         result = both_ways(X, candidates, problem, factors, backend, arithmetic, tuple(want))
@@ -291,6 +297,8 @@ def pair_sums(
     want = [graded and t is not None and t.requires_grad for t in (embeddings, candidates, coefficients)]
     parts: tuple[Any, ...] = (problem,)
     if not in_eager_mode(embeddings):
+        if problem.hardest is not None:
+            raise RuntimeError("torch.func, and graphs without values, see no pairs: observe a step in eager mode")
         names, numbers, constants = flatten(replace(problem, coefficients=None))
         parts = names, numbers, *constants
     both = (embeddings,) if candidates is None else (embeddings, candidates)

@@ -1,57 +1,21 @@
-"""What sums over pairs are: options, sets, and the interface of a backend; and that backend which is plain PyTorch."""
+"""Sums over pairs: options, the interface of a backend, and the backend in plain PyTorch."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.triton_device import exact_float32_products
-from robustdml_ops.engine.labels import ABSENT
 from robustdml_ops.engine.op_arguments import op_options
 from robustdml_ops.engine.rows.backends import RowsBackend
 from robustdml_ops.engine.rows.lengths import log_one_plus_sum
 from robustdml_ops.engine.similarity_chunks import Chunk, slices_of
+from robustdml_ops.ops.pairs.sets import PairSets, members
 
 _ELEMENTS = 1 << 20  # of the rows of near pairs at a time
-
-
-@op_options
-@dataclass(frozen=True)
-class PairSets:
-    """Positives P_i of anchor i: candidates of its label; negatives N_i: of another. ``ABSENT`` is in no set."""
-
-    labels: Tensor  # (n,) int64, contiguous
-    other_labels: Tensor | None  # (m,) int64, contiguous, of the candidates; None: those of the anchors
-    itself: bool  # candidate i is anchor i, for all n anchors; m ≥ n then
-
-    @classmethod
-    def of(cls, labels: Tensor, candidate_labels: Tensor | None, anchors_first: bool = False) -> "PairSets":
-        """From (n,) and (m,) int64. None: candidate i is anchor i; with ``anchors_first`` this holds for i < n."""
-        others = None if candidate_labels is None else candidate_labels.contiguous()
-        return cls(labels.contiguous(), others, others is None or anchors_first)
-
-    @property
-    def candidate_labels(self) -> Tensor:
-        """(m,) int64."""
-        return self.labels if self.other_labels is None else self.other_labels
-
-    def turned(self) -> "PairSets":
-        """The sets of the candidates as anchors."""
-        return PairSets.of(self.candidate_labels, self.labels)
-
-    @cached_property
-    def narrow(self) -> tuple[Tensor, Tensor]:
-        """Both label vectors as int32, which vector code compares as fast as floats. Reads values: CPU only."""
-        wide = self.labels if self.other_labels is None else torch.cat([self.labels, self.other_labels])
-        both = torch.empty_like(wide, dtype=torch.int32)
-        module.library.narrow_labels(wide.data_ptr(), len(wide), both.data_ptr())
-        n = len(self.labels)
-        return (both, both) if self.other_labels is None else (both[:n], both[n:])
 
 
 @op_options
@@ -136,6 +100,7 @@ class PairProblem:
     # gradients, which join dL/dS of the pairs of anchors that have positives.
     column_lse: Tensor | None = None
     column_upstream: Tensor | None = None
+    hardest: Tensor | None = None  # (2, n) compute type, out: see PairSums
 
     def arguments(self, dtype: torch.dtype) -> dict[str, Any]:
         """Arguments of all kernels beside the sets."""
@@ -190,6 +155,7 @@ class PairSums:
     counts: Tensor | None  # (2, n) int64, out: terms above 0 on either side; None: the problem counts none
     rows: GivenRows | None  # of all anchors; None: the problem needs no distances
     dcoefficients: Tensor | None = None  # (2, n) out, of contrasts with upstream: Σ_j s dL/dz and Σ_j dL/dz
+    hardest: Tensor | None = None  # (2, n) out: least cosine over P, ∞ without any, and largest over N, or −∞
 
     def of(self, chunk: Chunk) -> "PairSums":
         """Those of a chunk."""
@@ -198,7 +164,14 @@ class PairSums:
         counts = None if self.counts is None else self.counts[:, first:last]
         dcoefficients = None if self.dcoefficients is None else self.dcoefficients[:, first:last]
         sides = self.positive[first:last], self.negative[first:last]
-        return PairSums(upstream, *sides, counts, self.rows, dcoefficients)
+        hardest = None if self.hardest is None else self.hardest[:, first:last]
+        return PairSums(upstream, *sides, counts, self.rows, dcoefficients, hardest)
+
+    def see(self, S: Tensor, positive: Tensor, negative: Tensor) -> None:
+        """Fill ``hardest`` from cosines (c, m) and sets, before any mining."""
+        if self.hardest is not None:
+            torch.amin(S.masked_fill(~positive, torch.inf), 1, out=self.hardest[0])
+            torch.amax(S.masked_fill(~negative, -torch.inf), 1, out=self.hardest[1])
 
 
 class PairBackend(RowsBackend):
@@ -249,6 +222,7 @@ class EagerPairs(PairBackend):
 
     def pair_lse(self, chunk: Chunk, problem: PairProblem, sums: PairSums) -> None:
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
+        sums.see(S, positive, negative)
         of: Any = problem.options
         if of.epsilon is not None:
             positive, negative = informative(S, positive, negative, of.epsilon)
@@ -268,6 +242,7 @@ class EagerPairs(PairBackend):
 
     def pair_hinge(self, chunk: Chunk, problem: PairProblem, sums: PairSums) -> None:
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
+        sums.see(S, positive, negative)
         assert sums.counts is not None
         limits, euclidean = DistanceLimits.of(chunk.V), problem.options.euclidean
         t = S
@@ -288,6 +263,7 @@ class EagerPairs(PairBackend):
 
     def pair_contrast(self, chunk: Chunk, problem: PairProblem, sums: PairSums) -> None:
         S, (positive, negative) = chunk.S, members(problem.sets, chunk.first, chunk.last)
+        sums.see(S, positive, negative)
         of: Any = problem.options
         assert problem.coefficients is not None
         scale, bias = problem.coefficients
@@ -376,17 +352,6 @@ def near_distances(P: Tensor, Q: Tensor) -> Tensor:
 def mean_weight(side: Tensor, weights: Tensor) -> Tensor:
     """Mean of ``weights`` (m,) over the members of each row's set; 0 for an empty set."""
     return (side.to(weights.dtype) @ weights) / side.sum(1).clamp(min=1)
-
-
-def members(sets: PairSets, first: int, last: int) -> tuple[Tensor, Tensor]:
-    """Positives and negatives of the anchors ``first:last``, (c, m) bool."""
-    labels = sets.labels[first:last, None]
-    same = labels == sets.candidate_labels
-    present = (labels != ABSENT) & (sets.candidate_labels != ABSENT)
-    positive, negative = same & present, present & ~same
-    if sets.itself:
-        positive.diagonal(first).fill_(False)
-    return positive, negative
 
 
 def informative(S: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:

@@ -17,9 +17,9 @@ from robustdml_ops.ops.pairs.backends import (
     PairBackend,
     PairOptions,
     PairProblem,
-    PairSets,
     PairSums,
 )
+from robustdml_ops.ops.pairs.sets import PairSets, SetsKind, members
 
 # Elements of the candidates up to which lanes are as fast as all threads on a chunk: each block of a thread has its own
 # gradient of the candidates. Rows count at least so many columns, as a row of S has to fit a core's cache.
@@ -45,10 +45,13 @@ class NativePairs(NativeRows, PairBackend):
         S, first, sets, sums = chunk.S, chunk.first, problem.sets, sums.of(chunk)
         settings = settings_of(problem, chunk.V, sums, first)
         if module.on_gpu(S):
+            if sums.hardest is not None:
+                sums.see(S, *members(sets, first, chunk.last))
             given = native_chunk(sums, sets, first, S, "_cuda")
         else:
             norms = {"inverse_norm": chunk.scale, "candidate_inverse_norm": chunk.X_scale}
-            given = native_chunk(sums, sets, first, S, **module.addresses(norms))
+            relations = {"relations": sets.relations, "relations_row": first}
+            given = native_chunk(sums, sets, first, S, **relations, **module.addresses(norms))
         module.call(problem.options.kind, S, given, settings)
 
     def whole_sweep(
@@ -67,8 +70,9 @@ class NativePairs(NativeRows, PairBackend):
         X, *others = (one.to(one.dtype if half and one is not anchors else dtype).contiguous() for one in matrices)
         gradients = [gradient_buffer(one) if wanted else None for one, wanted in zip((X, *others), want, strict=False)]
         candidates, dcandidates = (others[0], gradients[1]) if others else (None, None)
-        rows = columns = native_chunk(sums[0], problem.sets)
         turned = problem.sets.turned()  # whose labels the chunk reads
+        related = turned if way == "candidates" else problem.sets
+        rows = columns = native_chunk(sums[0], problem.sets, relations=related.relations)
         if len(sums) == 2:
             columns = native_chunk(sums[1], turned)
         shape = native_shape(way, X, X if candidates is None else candidates, dtype, problem.options.average)
@@ -112,10 +116,20 @@ def native_problem(options: PairOptions, dtype: torch.dtype, fields: dict[str, A
 
 
 def native_chunk(
-    sums: PairSums, sets: PairSets, first: int = 0, S: Tensor | None = None, kind: str = "", **given: int
+    sums: PairSums,
+    sets: PairSets,
+    first: int = 0,
+    S: Tensor | None = None,
+    kind: str = "",
+    relations: Any = None,
+    **given: int,
 ) -> Any:
     """Anchors from ``first`` on, as many as ``sums`` holds, as a ``PairChunk`` of the native module."""
     labels, candidate_labels = (sets.labels, sets.candidate_labels) if kind else sets.narrow
+    if relations is not None:
+        given["relations"] = relations.address()
+    if sums.hardest is not None and not kind:
+        given |= module.addresses(dict(zip(HARDEST, sums.hardest, strict=True)))
     return getattr(module.library, f"PairChunk{kind}_{module.SUFFIX[sums.positive.dtype]}")(
         S=module.address(S),
         rows=len(sums.positive),
@@ -168,11 +182,13 @@ class TritonPairs(TritonRows, PairBackend):
         upstream = upstream_arguments(sums.upstream)
         strides = upstream["upstream_positive_stride"], upstream["upstream_negative_stride"]
         place = ChunkPlace(chunk.first, c, n, m, V.shape[1])
-        launches, parts = pair_launches(problem.options, place, S, V, sets.itself, strides)
+        launches, parts = pair_launches(problem.options, place, S, V, sets.kind, strides)
         sides: Any = (sums.positive, sums.negative)
         dS = S if chunk.dS is None else chunk.dS
-        common = S, dS, sets.labels, sets.candidate_labels, chunk.X_scale, *(upstream[name] for name in UPSTREAM)
+        of_sets = sets.labels, sets.candidate_labels, sets.ids, sets.candidate_ids
+        common = S, dS, *of_sets, chunk.X_scale, *(upstream[name] for name in UPSTREAM)
         own: Any
+        hardest: Any = (None, None) if sums.hardest is None else sums.hardest.unbind()
         if kind == "pair_lse":
             own = problem.candidate_weights, *sides, None if parts == 1 else new((8, parts, c))
         elif kind == "pair_hinge":
@@ -180,10 +196,12 @@ class TritonPairs(TritonRows, PairBackend):
             sides = (*sides, *sums.counts)
             of_parts = sides if parts == 1 else [total.new_empty((parts, n)) for total in sides]
             own = *of_parts, *(sums.rows or (S, S))  # S in place of rows that are not read
+            if hardest[0] is not None and parts > 1:
+                hardest = S.new_empty((2, parts, n)).unbind()
         else:
             d = (None, None) if sums.dcoefficients is None else sums.dcoefficients
             own = problem.coefficients, problem.column_lse, problem.column_upstream, *sides, *d, None, None
-        tensors = dict(zip(COMMON + OWN[kind], common + own, strict=True))
+        tensors = dict(zip(COMMON + OWN[kind], (*common, *own, *hardest), strict=True))
         with current(S):
             for kernel, grid, fixed in launches:
                 kernel[grid](**tensors, **fixed)
@@ -191,6 +209,9 @@ class TritonPairs(TritonRows, PairBackend):
             here = slice(chunk.first, chunk.last)
             for of_part, total in zip(own, sides, strict=False):
                 torch.sum(of_part[:, here], 0, out=total[here])
+            if sums.hardest is not None:
+                torch.amin(hardest[0][:, here], 0, out=sums.hardest[0, here])
+                torch.amax(hardest[1][:, here], 0, out=sums.hardest[1, here])
 
     def keeps_cosines(self, S: Tensor, problem: PairProblem) -> bool:
         return not problem.options.euclidean
@@ -198,19 +219,23 @@ class TritonPairs(TritonRows, PairBackend):
 
 # Tensors of the kernels, of all and of each.
 UPSTREAM = ("upstream_positive", "upstream_negative")
-COMMON = ("S", "dS", "labels", "candidate_labels", "candidate_inverse_norm", *UPSTREAM)
+COMMON = ("S", "dS", "labels", "candidate_labels", "ids", "candidate_ids", "candidate_inverse_norm", *UPSTREAM)
 SUMS = {
     "pair_lse": ("lse_positive", "lse_negative"),
     "pair_hinge": ("sums_positive", "sums_negative"),
     "pair_contrast": ("losses", "lses"),
 }
 COUNTS = ("positive_counts", "negative_counts", "counts_positive", "counts_negative")
+HARDEST = ("hardest_positive", "hardest_negative")
 OWN = {
-    "pair_lse": ("candidate_weights", "lse_positive", "lse_negative", "partials"),
-    "pair_hinge": ("sums_positive", "sums_negative", "counts_positive", "counts_negative", "anchors", "candidates"),
+    "pair_lse": ("candidate_weights", "lse_positive", "lse_negative", "partials", *HARDEST),
+    "pair_hinge": (
+        *("sums_positive", "sums_negative", "counts_positive", "counts_negative", "anchors", "candidates"),
+        *HARDEST,
+    ),
     "pair_contrast": (
         *("coefficients", "column_lse", "column_upstream", "losses", "lses", "dscale", "dbias"),
-        *("positives", "has_negatives"),
+        *("positives", "has_negatives", *HARDEST),
     ),
 }
 
@@ -238,7 +263,7 @@ def pair_launches(
     place: ChunkPlace,
     sums: Tensor,
     operands: Tensor,
-    itself: bool,
+    sets: SetsKind,
     strides: tuple[int, int],
     parts: tuple[int, int] | None = None,
 ) -> tuple[list[PairLaunch], int]:
@@ -250,7 +275,7 @@ def pair_launches(
     first, c, n, m, D = place
     tile = epilogue_launch(m, sums.dtype, tile_of("pairs", sums), options.euclidean)
     grid, given = grid_of(c, tile["BLOCK_R"]), options.arguments(m, sums.dtype)
-    given |= {"c": c, "m": m, "first": first, "ITSELF": itself, **tile}
+    given |= {"c": c, "m": m, "first": first, **sets.constants(), **tile}
     given |= {"upstream_positive_stride": strides[0], "upstream_negative_stride": strides[1]}
     if options.kind == "pair_contrast":
         from robustdml_ops.ops.pairs.loss_kernels import pair_contrast

@@ -13,9 +13,9 @@ from robustdml_ops.backends.dispatch import choose, operand_dtype, passes_self_c
 from robustdml_ops.backends.triton_launch import Launch
 from robustdml_ops.engine.gpu_plan import FLOATING, Finish, Unscaled, finish_launch
 from robustdml_ops.engine.plan import Plan, Results
-from robustdml_ops.engine.rows.backends import TritonRows, rows_launch
+from robustdml_ops.engine.rows.backends import TritonRows
 from robustdml_ops.engine.similarity_chunks import accumulate, chunk_rows, product
-from robustdml_ops.engine.validation import check_sample_weights, largest_weight
+from robustdml_ops.engine.validation import check_sample_weights
 from robustdml_ops.ops.pairs.autograd import pair_dtype
 from robustdml_ops.ops.pairs.backends import Arithmetic, ContrastOptions
 from robustdml_ops.ops.pairs.compiled_backends import (
@@ -28,7 +28,8 @@ from robustdml_ops.ops.pairs.compiled_backends import (
     TritonPairs,
     pair_launches,
 )
-from robustdml_ops.ops.pairs.plan import PairFormula
+from robustdml_ops.ops.pairs.formula import PairFormula, finish_step_launch, prepare_launch
+from robustdml_ops.ops.pairs.sets import sets_are_read
 from robustdml_ops.ops.pairs.sweep import BACKENDS, multiply_both_sides, way_of
 
 STEPS = dict(BACKENDS)  # of the self-check of planned steps
@@ -62,7 +63,7 @@ class PairGpuPlan(Plan):
 
     def run(self, *tensors: Any) -> Results:
         """Unit rows; product, epilogue and gradients of each chunk; the loss. Values are never waited for."""
-        X, others, log_scale, bias, labels, other_labels, weights = tensors[:7]
+        X, others, log_scale, bias, labels, other_labels, weights, ids, other_ids = tensors[:9]
         formula, new = self.formula, partial(X.new_empty, dtype=self.compute)
         if X.is_cpu and weights is not None:  # Triton's interpreter leaves out the kernel's assertions
             check_sample_weights(weights, X)
@@ -80,6 +81,7 @@ class PairGpuPlan(Plan):
             norm = candidates[1] if self.as_they_are else None
             known = anchors[2] if candidates[2] is None else candidates[2]
             named = {**self._results(new), "labels": anchors[2], "candidate_labels": known}
+            named |= {"ids": ids, "candidate_ids": ids if other_ids is None else other_ids}
             named["candidate_inverse_norm"] = norm
             named |= {"coefficients": coefficients, "anchors": X, "candidates": X if others is None else others}
             if weights is not None and formula.candidate_weights:
@@ -112,7 +114,8 @@ class PairGpuPlan(Plan):
         kept = self.as_they_are and prepare is self.prepare[1]
         U = None if kept else X.new_empty(X.shape, dtype=self.operand)
         inverse_norm = X.new_empty(len(X), dtype=self.compute)
-        written = X.new_empty(len(X), dtype=torch.int64) if masked else None
+        shape = X.shape[:1] if labels is None else labels.shape
+        written = X.new_empty(shape, dtype=torch.int64) if masked else None
         prepare(X, U, inverse_norm, labels, written, *constants)
         return X.detach() if U is None else U, inverse_norm, written if masked else labels
 
@@ -138,11 +141,12 @@ class PairGpuPlan(Plan):
         """Losses and log-sum-exps of the candidates over all anchors."""
         (U, V), (named["negative"], named["column_lse"]) = sides, new((2, len(sides[1])))
         turned = {"labels": named["candidate_labels"], "candidate_labels": named["labels"], "losses": named["negative"]}
+        turned |= {"ids": named["candidate_ids"], "candidate_ids": named["ids"]}
         turned |= {"S": named["S"], "dS": named["dS"], "coefficients": named["coefficients"]}
         turned["lses"] = named["column_lse"]
         product(V, U.t(), named["S"])
         for launch in self.columns:
-            launch(*(turned.get(name) for name in launch.varying))
+            launch(*[turned.get(name) for name in launch.varying])
 
     def _sweep(self, named: dict[str, Any], sides: tuple[Tensor, Tensor], gradients: Any) -> None:
         """All chunks; ``gradients`` of unit anchors and candidates, or None where none are wanted yet."""
@@ -191,7 +195,7 @@ def pair_gpu_plan(
     formula: PairFormula, tensors: Sequence[Any], backend: str | None, itself: bool, general: Callable[..., Tensor]
 ) -> Plan | None:
     """The plan of these tensors as of :func:`pair_plan`; None where the launches do not read them as they are."""
-    X, candidates, *_, weights = tensors
+    X, candidates, _, _, labels, _, weights, ids, _ = tensors
     wanted = tuple(torch.is_grad_enabled() and tensor is not None and tensor.requires_grad for tensor in tensors[:4])
     if True not in wanted or not _are_launched(formula, itself, *tensors):
         return None
@@ -207,20 +211,21 @@ def pair_gpu_plan(
     if (both_sides := options == ContrastOptions("both")) and rows < n:
         return None
     types, names = (X.new_empty(0, dtype=compute), X.new_empty(0, dtype=operand)), COMMON + OWN[options.kind]
+    sets = formula.sets(itself, labels, ids)
     chunks, parts, divided = [], 1, None
     for first in range(0, n, rows):
         place = ChunkPlace(first, min(rows, n - first), n, m, D)
-        found, count = pair_launches(options, place, *types, itself, (1, 1), divided)
+        found, count = pair_launches(options, place, *types, sets, (1, 1), divided)
         if options.kind == "pair_hinge":  # all chunks in the parts of the first
             divided = count, found[0].fixed["per_part"]
         chunks.append(
             PairChunk(first, first + place.c, [Launch(one.kernel, one.grid, names, one.fixed) for one in found])
         )
         parts = max(parts, count)
-    turned = pair_launches(options, ChunkPlace(0, m, m, n, D), *types, itself, (0, 0))[0] if both_sides else []
+    turned = pair_launches(options, ChunkPlace(0, m, m, n, D), *types, sets, (0, 0))[0] if both_sides else []
     as_they_are = candidates is not None and not both_sides and TritonRows().as_they_are(others, operand) is not None
     finish_others = finish_launch(m, D, others, others.dtype, others.stride() if as_they_are else None)
-    prepare = partial(_prepare_launch, formula, compute, weights is not None)
+    prepare = partial(prepare_launch, formula, compute, sets.labels, weights is not None)
     return PairGpuPlan(
         wanted=wanted,
         formula=formula,
@@ -233,47 +238,15 @@ def pair_gpu_plan(
         columns=[Launch(one.kernel, one.grid, names, one.fixed) for one in turned],
         chunks=chunks,
         parts=parts,
-        finish=_finish_launch(formula.N, n, parts if options.kind == "pair_hinge" else 1),
+        finish=finish_step_launch(formula.N, n, parts if options.kind == "pair_hinge" else 1),
         finish_rows=(finish_launch(n, D, X, X.dtype), finish_others),
         general_loss=general,
     )
 
 
-def _prepare_launch(formula: PairFormula, compute: torch.dtype, weighted: bool, X: Tensor, candidates: bool) -> Launch:
-    """The first launch of the anchors or of the candidates X."""
-    from robustdml_ops.ops.pairs.step_kernels import prepare_pairs as kernel
-
-    (n, D), N, tile = X.shape, formula.N, rows_launch(X.shape[1], device.tile_of("rows", X))
-    samples = n if N == "samples" or (N == "present" and not weighted) else 1  # as far as no value tells it
-    fixed = {"n": n, "D": D, "row_stride": X.stride(0), "column_stride": X.stride(1), "scale": float(formula.scale)}
-    divisors = formula.divisors
-    if formula.options == ContrastOptions("both"):
-        # Factors of both losses in L; anchors: of the loss and of its log-sum-exp, see sweep.both_ways().
-        divisors = (2.0, 2.0) if candidates else (1.0, -2.0)
-    fixed |= {"positive_divisor": samples * divisors[0], "negative_divisor": samples * divisors[1]}
-    fixed |= {"IGNORES": candidates and formula.ignored is not None, "ignored": formula.ignored or 0}
-    fixed |= {"ABSENT_ZERO": formula.absent_zero_weights, "PRESENT": weighted and N == "present"}
-    # Weights are checked by the kernel's assertions; those of integer overflow stay out.
-    fixed |= {"largest": largest_weight(compute), "debug": True, "sanitize_overflow": False}
-    names = ("X", "U", "inverse_norm", "given_labels", "labels", "weights", "logit_scale", "logit_bias", "scales")
-    blocks = {"BLOCK_W": device.block_of(n, 256), **tile}
-    return Launch(kernel, device.grid_of(n, tile["BLOCK_R"]), (*names, "coefficients"), {**fixed, **blocks})
-
-
-def _finish_launch(N: str, n: int, parts: int) -> Launch:
-    """The last launch, over ``parts`` of the sums of n anchors."""
-    from robustdml_ops.ops.pairs.step_kernels import finish_pairs as kernel
-
-    read = ("positive", "negative", "positive_counts", "negative_counts", "positives", "has_negatives", "scales")
-    more = ("dcoefficients", "coefficients", "loss", "divisor", "dlogit_scale", "dlogit_bias")
-    tile = device.launch(BLOCK=device.block_of(n, 1024), num_warps=4, num_stages=1)
-    over = N if N in ("terms", "above", "pairs") else "nothing"
-    return Launch(kernel, (1,), read + more, {"n": n, "parts": parts, "OVER": over, **tile})
-
-
 def _are_launched(formula: PairFormula, itself: bool, *tensors: Any) -> bool:
     """Whether the launches read these tensors as they are."""
-    X, candidates, _, _, labels, candidate_labels, weights = tensors
+    X, candidates, _, _, labels, candidate_labels, weights, *ids = tensors
     others, given = X if candidates is None else candidates, [tensor for tensor in tensors if tensor is not None]
     if (candidates is None and candidate_labels is not None) or any(tensor.device != X.device for tensor in given):
         return False
@@ -284,9 +257,8 @@ def _are_launched(formula: PairFormula, itself: bool, *tensors: Any) -> bool:
         return False
     if formula.options.euclidean and not (X.is_contiguous() and others.is_contiguous()):
         return False
-    for vector, rows in ((labels, X), (candidate_labels, others), (weights, X)):
-        if vector is not None and (vector.shape != rows.shape[:1] or not vector.is_contiguous()):
-            return False
+    if weights is not None and (weights.shape != X.shape[:1] or not weights.is_contiguous()):
+        return False
     if weights is not None and (weights.requires_grad or weights.dtype not in (*FLOATING, torch.bool)):
         return False
-    return all(one is None or one.dtype == torch.int64 for one in (labels, candidate_labels))
+    return sets_are_read((len(X), len(others)), labels, candidate_labels, *ids)

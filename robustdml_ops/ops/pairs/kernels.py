@@ -1,53 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The log-sum-exps of pairs in Triton, and sets of a tile."""
+"""The log-sum-exps of pairs in Triton."""
 
 import triton
 import triton.language as tl
 
 from robustdml_ops.backends.triton_math import in_type, log_one_plus_sum, one_plus_sum
-from robustdml_ops.engine.labels import ABSENT as ABSENT_LABEL
-
-# As in the other backends.
-ABSENT = tl.constexpr(ABSENT_LABEL)
-
-
-@triton.jit
-def of_cosines(
-    values,  # (BLOCK_R, BLOCK_M) compute dtype, in: products with candidates, or dL/d(cosines)
-    candidate_inverse_norm,  # (m,) compute dtype, in; None: 1
-    columns,  # (BLOCK_M,) int32, in
-    end,  # candidates that are looked at, in
-):
-    """Cosines, or dL/d(products), where candidates are multiplied as they are."""
-    if candidate_inverse_norm is not None:
-        values *= tl.load(candidate_inverse_norm + columns, mask=columns < end, other=0.0)[None, :]
-    return values
-
-
-@triton.jit
-def pair_tile(
-    S,  # (c, m) compute dtype, in: cosines, or products of unit anchors with candidates as they are
-    of_candidates,  # in: candidate_labels and candidate_inverse_norm, as pair_lse has them
-    label,  # (BLOCK_R,) int64, in: of the anchors; ABSENT: the anchor has no pairs, or the row does not exist
-    rows,  # (BLOCK_R,) int64, in
-    inside,  # (BLOCK_R,) bool, in
-    places,  # (BLOCK_R,) int64, in: which candidate each anchor is
-    columns,  # (BLOCK_M,) int32, in
-    m,  # candidates, in
-    end,  # candidates that are looked at, in
-    ITSELF: tl.constexpr,  # whether candidate i is anchor i
-):
-    """Cosines, and whether they are of positives and of negatives, (BLOCK_R, BLOCK_M) each."""
-    mask = inside[:, None] & (columns < end)[None, :]
-    s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
-    candidate_labels, candidate_inverse_norm = of_candidates
-    s = of_cosines(s, candidate_inverse_norm, columns, end)
-    other = tl.load(candidate_labels + columns, mask=columns < end, other=ABSENT)
-    present = (label != ABSENT)[:, None] & (other != ABSENT)[None, :]
-    if ITSELF:
-        present = present & (places[:, None] != columns[None, :])
-    same = label[:, None] == other[None, :]
-    return s, present & same, present & (same == 0)
+from robustdml_ops.ops.pairs.set_kernels import add_hardest, label_of, of_cosines, pair_tile
 
 
 @triton.jit
@@ -118,8 +76,10 @@ def load_parts(
 def pair_lse(
     S,  # (c, m) compute dtype, contiguous, in: cosines, or products of unit anchors with candidates as they are
     dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
-    labels,  # (n,) int64, in
-    candidate_labels,  # (m,) int64, in
+    labels,  # (n, LABELS) int64, in
+    candidate_labels,  # (m, LABELS) int64, in
+    ids,  # (n, IDS) int64, in: see pair_tile; None: none
+    candidate_ids,  # (m, IDS) int64, in
     candidate_inverse_norm,  # (m,) compute dtype, in: 1 / |candidate|, and dS is by the products; None: S has cosines
     candidate_weights,  # (m,) compute dtype, in; None: none
     upstream_positive,  # (n,) or () compute dtype, in: dL/dpositive; None: no gradients wanted
@@ -127,6 +87,8 @@ def pair_lse(
     lse_positive,  # (n,) compute dtype, out
     lse_negative,  # (n,) compute dtype, out
     partials,  # (8, parts, c) compute dtype, in/out: extrema, sums, weights, counts of each part; None: one part
+    hardest_positive,  # (n,) compute dtype, out: least cosine over P, ∞ without any; None: not wanted
+    hardest_negative,  # (n,) compute dtype, out: largest cosine over N, or −∞
     c,  # anchors of the chunk, in
     m,  # candidates, in
     first,  # anchor of the first row, in: the vectors (n,) have all of them
@@ -139,6 +101,9 @@ def pair_lse(
     base: tl.float64,  # in
     epsilon: tl.float64,  # in
     ITSELF: tl.constexpr,  # whether candidate i is anchor i
+    LABELS: tl.constexpr,  # labels of a sample
+    IDS: tl.constexpr,  # ids of a sample
+    KEEPS_POSITIVES: tl.constexpr,  # whether ids are of negatives alone
     MINING: tl.constexpr,  # whether informative pairs alone stay
     ROW_MAX: tl.constexpr,  # whether rows are shifted by their maximum
     STAGE: tl.constexpr,  # "all"; or of candidates in parts "extrema", "sums", "gradients", a launch each
@@ -154,8 +119,7 @@ def pair_lse(
     part = tl.program_id(1)
     begin = part * per_part
     end = tl.minimum(begin + per_part, m)
-    label = tl.load(labels + places, mask=inside, other=ABSENT)
-    of_candidates = (candidate_labels, candidate_inverse_norm)
+    label = label_of(labels, places, inside, LABELS)
     dtype: tl.constexpr = S.dtype.element_ty
     alpha, beta = in_type(alpha, dtype), in_type(beta, dtype)
     base, epsilon = in_type(base, dtype), in_type(epsilon, dtype)
@@ -163,7 +127,7 @@ def pair_lse(
     lowest_positive = tl.full((BLOCK_R,), float("inf"), dtype)
     highest_negative = tl.full((BLOCK_R,), float("-inf"), dtype)
     if STAGE == "sums" or STAGE == "gradients":
-        if MINING or ROW_MAX:
+        if MINING or ROW_MAX or (STAGE == "gradients" and hardest_positive is not None):
             lowest_positive = tl.min(load_parts(partials, 0, parts, c, rows, inside, float("inf"), BLOCK_P), axis=1)
             highest_negative = tl.max(load_parts(partials, 1, parts, c, rows, inside, float("-inf"), BLOCK_P), axis=1)
     elif MINING or ROW_MAX:
@@ -172,7 +136,25 @@ def pair_lse(
         highest = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
         for start in range(begin, end, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(S, of_candidates, label, rows, inside, places, columns, m, end, ITSELF)
+            s, positive, negative = pair_tile(
+                S,
+                labels,
+                candidate_labels,
+                ids,
+                candidate_ids,
+                candidate_inverse_norm,
+                label,
+                rows,
+                inside,
+                places,
+                columns,
+                m,
+                end,
+                ITSELF,
+                LABELS,
+                IDS,
+                KEEPS_POSITIVES,
+            )
             lowest = tl.minimum(lowest, tl.where(positive, s, float("inf")))
             highest = tl.maximum(highest, tl.where(negative, s, float("-inf")))
         lowest_positive, highest_negative = tl.min(lowest, axis=1), tl.max(highest, axis=1)
@@ -193,12 +175,32 @@ def pair_lse(
         weight_negative = tl.zeros((BLOCK_R, BLOCK_M), dtype)
         count_positive = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
         count_negative = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
+        least = tl.full((BLOCK_R, BLOCK_M), float("inf"), dtype)
+        most = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
         if STAGE != "gradients":
             for start in range(begin, end, BLOCK_M):
                 columns = start + tl.arange(0, BLOCK_M)
                 s, positive, negative = pair_tile(
-                    S, of_candidates, label, rows, inside, places, columns, m, end, ITSELF
+                    S,
+                    labels,
+                    candidate_labels,
+                    ids,
+                    candidate_ids,
+                    candidate_inverse_norm,
+                    label,
+                    rows,
+                    inside,
+                    places,
+                    columns,
+                    m,
+                    end,
+                    ITSELF,
+                    LABELS,
+                    IDS,
+                    KEEPS_POSITIVES,
                 )
+                if hardest_positive is not None and not (MINING or ROW_MAX):
+                    least, most = add_hardest(s, positive, negative, least, most)
                 if MINING:
                     positive, negative = informative(s, positive, negative, lowest_positive, highest_negative, epsilon)
                 term = pair_terms(s, positive, negative, alpha, beta, base, max_positive, max_negative)
@@ -215,6 +217,11 @@ def pair_lse(
             total_negative = tl.sum(load_parts(partials, 3, parts, c, rows, inside, 0.0, BLOCK_P), axis=1)
         else:
             total_positive, total_negative = tl.sum(sum_positive, axis=1), tl.sum(sum_negative, axis=1)
+        if STAGE != "gradients" and hardest_positive is not None and not (MINING or ROW_MAX):
+            lowest_positive, highest_negative = tl.min(least, axis=1), tl.max(most, axis=1)
+            if STAGE == "sums":
+                store_part(partials, 0, part, parts, c, rows, inside, lowest_positive)
+                store_part(partials, 1, part, parts, c, rows, inside, highest_negative)
         mean_positive = tl.full((BLOCK_R,), 1.0, dtype)
         mean_negative = tl.full((BLOCK_R,), 1.0, dtype)
         if STAGE == "sums":
@@ -245,6 +252,9 @@ def pair_lse(
             tl.store(
                 lse_negative + places, mean_negative * log_one_plus_sum(max_negative, total_negative), mask=first_slice
             )
+            if hardest_positive is not None:
+                tl.store(hardest_positive + places, lowest_positive, mask=first_slice)
+                tl.store(hardest_negative + places, highest_negative, mask=first_slice)
             if upstream_positive is not None:
                 factor_positive = tl.load(upstream_positive + places * upstream_positive_stride, mask=inside, other=0.0)
                 factor_negative = tl.load(upstream_negative + places * upstream_negative_stride, mask=inside, other=0.0)
@@ -253,7 +263,23 @@ def pair_lse(
                 for start in range(begin, end, BLOCK_M):
                     columns = start + tl.arange(0, BLOCK_M)
                     s, positive, negative = pair_tile(
-                        S, of_candidates, label, rows, inside, places, columns, m, end, ITSELF
+                        S,
+                        labels,
+                        candidate_labels,
+                        ids,
+                        candidate_ids,
+                        candidate_inverse_norm,
+                        label,
+                        rows,
+                        inside,
+                        places,
+                        columns,
+                        m,
+                        end,
+                        ITSELF,
+                        LABELS,
+                        IDS,
+                        KEEPS_POSITIVES,
                     )
                     if MINING:
                         positive, negative = informative(

@@ -1,56 +1,24 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The hinges of pairs in Triton, with the distances of near rows, and their softmax and logistic losses."""
+"""The hinges of pairs in Triton, and their softmax and logistic losses."""
 
 import triton
 import triton.language as tl
 
-from robustdml_ops.backends.triton_math import in_type, log_one_plus
-from robustdml_ops.ops.pairs.kernels import ABSENT, of_cosines, pair_tile
+from robustdml_ops.backends.triton_math import in_type, sigmoid, softplus
+from robustdml_ops.ops.pairs.set_kernels import ABSENT, add_hardest, label_of, near_distances, of_cosines, pair_tile
 
 # Near pairs that a tile makes one after the other; of more, as in a collapsed batch, all of its pairs side by side.
 FEW = tl.constexpr(32)
-
-
-@triton.jit
-def near_distances(
-    p,  # (n,) addresses of rows, any floating type, in
-    q,  # (n,) addresses of rows that almost agree with those of p, any floating type, in
-    D,  # columns, in
-    n: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-):
-    """Distances (n,) of the directions of rows that almost agree, float64: see csrc/math/unit_distance.h."""
-    p_largest = tl.zeros((n,), tl.float64)
-    q_largest = tl.zeros((n,), tl.float64)
-    for start in range(0, D, BLOCK_D):
-        d = start + tl.arange(0, BLOCK_D)[None, :]
-        u = tl.load(p[:, None] + d, mask=d < D, other=0.0).to(tl.float64)
-        v = tl.load(q[:, None] + d, mask=d < D, other=0.0).to(tl.float64)
-        p_largest = tl.maximum(p_largest, tl.max(tl.abs(u), axis=1))
-        q_largest = tl.maximum(q_largest, tl.max(tl.abs(v), axis=1))
-    p_scale, q_scale = 1.0 / p_largest, 1.0 / q_largest
-    difference = tl.zeros((n,), tl.float64)
-    radial = tl.zeros((n,), tl.float64)
-    square = tl.zeros((n,), tl.float64)
-    for start in range(0, D, BLOCK_D):
-        d = start + tl.arange(0, BLOCK_D)[None, :]
-        u = tl.load(p[:, None] + d, mask=d < D, other=0.0).to(tl.float64) * p_scale[:, None]
-        v = tl.load(q[:, None] + d, mask=d < D, other=0.0).to(tl.float64) * q_scale[:, None]
-        difference += tl.sum((u - v) * (u - v), axis=1)
-        radial += tl.sum((u - v) * (u + v), axis=1)
-        square += tl.sum(u * u, axis=1)
-    u_norm, v_norm = tl.sqrt(square), tl.sqrt(square - radial)
-    radial = radial / (u_norm + v_norm)
-    exact = (difference - radial * radial) / (u_norm * v_norm)
-    return tl.where(exact > 1e-28, tl.sqrt(tl.maximum(exact, 0.0)), 0.0)
 
 
 @triton.jit(do_not_specialize=["c", "first", "per_part", "n"])
 def pair_hinge(
     S,  # (c, m) compute dtype, contiguous, in: as in pair_lse; of no use at the end with EUCLIDEAN
     dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
-    labels,  # (n,) int64, in
-    candidate_labels,  # (m,) int64, in
+    labels,  # (n, LABELS) int64, in
+    candidate_labels,  # (m, LABELS) int64, in
+    ids,  # (n, IDS) int64, in: see pair_tile; None: none
+    candidate_ids,  # (m, IDS) int64, in
     candidate_inverse_norm,  # (m,) compute dtype, in: 1 / |candidate|, and dS is by the products; None: S has cosines
     upstream_positive,  # (n,) or () compute dtype, in: dL/dpositive; None: no gradients wanted
     upstream_negative,  # (n,) or () compute dtype, in
@@ -60,6 +28,8 @@ def pair_hinge(
     counts_negative,  # (parts, n) int64, out
     anchors,  # (n, D) any floating type, contiguous, in; read with EUCLIDEAN alone
     candidates,  # (m, D) any floating type, contiguous, in; likewise
+    hardest_positive,  # (parts, n) compute dtype, out: least cosine over P, ∞ without any; None: not wanted
+    hardest_negative,  # (parts, n) compute dtype, out: largest cosine over N, or −∞
     c,  # anchors of the chunk, in
     m,  # candidates, in
     D,  # columns of the rows, in
@@ -75,6 +45,9 @@ def pair_hinge(
     near: tl.float64,  # in: below this a distance is made of the rows
     resolution: tl.float64,  # in: up to this a distance has no gradient
     ITSELF: tl.constexpr,  # whether candidate i is anchor i
+    LABELS: tl.constexpr,  # labels of a sample
+    IDS: tl.constexpr,  # ids of a sample
+    KEEPS_POSITIVES: tl.constexpr,  # whether ids are of negatives alone
     EUCLIDEAN: tl.constexpr,  # whether t is minus the distance of unit vectors, or else the cosine
     BLOCK_R: tl.constexpr,  # anchors a program
     BLOCK_M: tl.constexpr,  # candidates a step
@@ -87,8 +60,7 @@ def pair_hinge(
     part = tl.program_id(1)
     begin = part * per_part
     end = tl.minimum(begin + per_part, m)
-    label = tl.load(labels + places, mask=inside, other=ABSENT)
-    of_candidates = (candidate_labels, candidate_inverse_norm)
+    label = label_of(labels, places, inside, LABELS)
     dtype: tl.constexpr = S.dtype.element_ty
     # Pairs at a time, columns of their rows, and of those of a pair alone: as many as the registers hold with every
     # Triton from 3.6 on.
@@ -108,10 +80,32 @@ def pair_hinge(
     sum_negative = tl.zeros((BLOCK_R, BLOCK_M), dtype)
     count_positive = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
     count_negative = tl.zeros((BLOCK_R, BLOCK_M), tl.int32)
+    least = tl.full((BLOCK_R, BLOCK_M), float("inf"), dtype)
+    most = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
     for start in range(begin, end, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
         mask = inside[:, None] & (columns < end)[None, :]
-        s, positive, negative = pair_tile(S, of_candidates, label, rows, inside, places, columns, m, end, ITSELF)
+        s, positive, negative = pair_tile(
+            S,
+            labels,
+            candidate_labels,
+            ids,
+            candidate_ids,
+            candidate_inverse_norm,
+            label,
+            rows,
+            inside,
+            places,
+            columns,
+            m,
+            end,
+            ITSELF,
+            LABELS,
+            IDS,
+            KEEPS_POSITIVES,
+        )
+        if hardest_positive is not None:
+            least, most = add_hardest(s, positive, negative, least, most)
         t = s
         slope = tl.full(s.shape, 1.0, dtype)
         if EUCLIDEAN:
@@ -162,31 +156,19 @@ def pair_hinge(
     tl.store(sums_negative + place, tl.sum(sum_negative, axis=1), mask=inside)
     tl.store(counts_positive + place, tl.sum(count_positive, axis=1).to(tl.int64), mask=inside)
     tl.store(counts_negative + place, tl.sum(count_negative, axis=1).to(tl.int64), mask=inside)
-
-
-@triton.jit
-def softplus(
-    t,  # compute dtype, in
-):
-    """log(1 + e^t)."""
-    return tl.maximum(t, 0.0) + log_one_plus(tl.exp(-tl.abs(t)))
-
-
-@triton.jit
-def sigmoid(
-    t,  # compute dtype, in
-):
-    """1 / (1 + e^−t)."""
-    e = tl.exp(-tl.abs(t))
-    return tl.where(t < 0.0, e, 1.0) / (1.0 + e)
+    if hardest_positive is not None:
+        tl.store(hardest_positive + place, tl.min(least, axis=1), mask=inside)
+        tl.store(hardest_negative + place, tl.max(most, axis=1), mask=inside)
 
 
 @triton.jit(do_not_specialize=["c", "first"])
 def pair_contrast(
     S,  # (c, m) compute dtype, contiguous, in: cosines, or products of unit anchors with candidates as they are
     dS,  # (c, m) compute or operand dtype, contiguous, out: dL/dS where upstream is given; may be S
-    labels,  # (n,) int64, in
-    candidate_labels,  # (m,) int64, in
+    labels,  # (n, LABELS) int64, in
+    candidate_labels,  # (m, LABELS) int64, in
+    ids,  # (n, IDS) int64, in: see pair_tile; None: none
+    candidate_ids,  # (m, IDS) int64, in
     candidate_inverse_norm,  # (m,) compute dtype, in: 1 / |candidate|, and dS is by the products; None: S has cosines
     coefficients,  # (2,) compute dtype, in: scale and bias of the logits
     column_lse,  # (m,) compute dtype, in: log-sum-exps of the candidates over all anchors; None: no columns
@@ -199,12 +181,17 @@ def pair_contrast(
     dbias,  # (n,) compute dtype, out with upstream: Σ dL/dz
     positives,  # (n,) compute dtype, out but for "sigmoid": positives of an anchor; None: not wanted
     has_negatives,  # (n,) compute dtype, out exactly with positives: 1 for an anchor with a negative, else 0
+    hardest_positive,  # (n,) compute dtype, out: least cosine over P, ∞ without any; None: not wanted
+    hardest_negative,  # (n,) compute dtype, out: largest cosine over N, or −∞
     c,  # anchors of the chunk, in
     m,  # candidates, in
     first,  # anchor of the first row, in: the vectors (n,) have all of them
     upstream_positive_stride,  # in elements, in; 0: one value for all anchors
     upstream_negative_stride,  # in elements, in
     ITSELF: tl.constexpr,  # whether candidate i is anchor i
+    LABELS: tl.constexpr,  # labels of a sample
+    IDS: tl.constexpr,  # ids of a sample
+    KEEPS_POSITIVES: tl.constexpr,  # whether ids are of negatives alone
     FORM: tl.constexpr,  # one of FORMS
     BLOCK_R: tl.constexpr,  # anchors a program
     BLOCK_M: tl.constexpr,  # candidates a step
@@ -214,8 +201,7 @@ def pair_contrast(
     inside = rows < c
     places = first + rows
     rows = rows.to(tl.int64)
-    label = tl.load(labels + places, mask=inside, other=ABSENT)
-    of_candidates = (candidate_labels, candidate_inverse_norm)
+    label = label_of(labels, places, inside, LABELS)
     dtype: tl.constexpr = S.dtype.element_ty
     scale, bias = tl.load(coefficients), tl.load(coefficients + 1)
     zeros = tl.zeros((BLOCK_R, BLOCK_M), dtype)
@@ -223,16 +209,41 @@ def pair_contrast(
     largest_positive = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
     largest_negative = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
     number, of_positives, loss_sum = zeros, zeros, zeros
+    least = tl.full((BLOCK_R, BLOCK_M), float("inf"), dtype)
+    most = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
     for start in range(0, m, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
-        s, positive, negative = pair_tile(S, of_candidates, label, rows, inside, places, columns, m, m, ITSELF)
+        s, positive, negative = pair_tile(
+            S,
+            labels,
+            candidate_labels,
+            ids,
+            candidate_ids,
+            candidate_inverse_norm,
+            label,
+            rows,
+            inside,
+            places,
+            columns,
+            m,
+            m,
+            ITSELF,
+            LABELS,
+            IDS,
+            KEEPS_POSITIVES,
+        )
         z = scale * s + bias
+        if hardest_positive is not None:
+            least, most = add_hardest(s, positive, negative, least, most)
         if FORM == "sigmoid":
             loss_sum += tl.where(positive, softplus(-z), tl.where(negative, softplus(z), 0.0))
         else:
             largest_positive = tl.maximum(largest_positive, tl.where(positive, z, float("-inf")))
             largest_negative = tl.maximum(largest_negative, tl.where(negative, z, float("-inf")))
             number += tl.where(positive, 1.0, 0.0)
+    if hardest_positive is not None:
+        tl.store(hardest_positive + places, tl.min(least, axis=1), mask=inside)
+        tl.store(hardest_negative + places, tl.max(most, axis=1), mask=inside)
     some = tl.sum(number, axis=1) > 0.0
     count = tl.maximum(tl.sum(number, axis=1), 1.0)
     if FORM != "sigmoid":
@@ -249,7 +260,25 @@ def pair_contrast(
     if FORM != "sigmoid":
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(S, of_candidates, label, rows, inside, places, columns, m, m, ITSELF)
+            s, positive, negative = pair_tile(
+                S,
+                labels,
+                candidate_labels,
+                ids,
+                candidate_ids,
+                candidate_inverse_norm,
+                label,
+                rows,
+                inside,
+                places,
+                columns,
+                m,
+                m,
+                ITSELF,
+                LABELS,
+                IDS,
+                KEEPS_POSITIVES,
+            )
             z = scale * s + bias
             compared = negative if FORM == "each" else positive | negative
             sum_all += tl.exp(tl.where(compared, z - end[:, None], float("-inf")))
@@ -268,7 +297,25 @@ def pair_contrast(
         above_sum = zeros
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(S, of_candidates, label, rows, inside, places, columns, m, m, ITSELF)
+            s, positive, negative = pair_tile(
+                S,
+                labels,
+                candidate_labels,
+                ids,
+                candidate_ids,
+                candidate_inverse_norm,
+                label,
+                rows,
+                inside,
+                places,
+                columns,
+                m,
+                m,
+                ITSELF,
+                LABELS,
+                IDS,
+                KEEPS_POSITIVES,
+            )
             t = lse[:, None] - (scale * s + bias)
             loss_sum += tl.where(positive, softplus(t), 0.0)
             above_sum += tl.where(positive, sigmoid(t), 0.0)
@@ -287,7 +334,25 @@ def pair_contrast(
         dscale_sum, dbias_sum = zeros, zeros
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(S, of_candidates, label, rows, inside, places, columns, m, m, ITSELF)
+            s, positive, negative = pair_tile(
+                S,
+                labels,
+                candidate_labels,
+                ids,
+                candidate_ids,
+                candidate_inverse_norm,
+                label,
+                rows,
+                inside,
+                places,
+                columns,
+                m,
+                m,
+                ITSELF,
+                LABELS,
+                IDS,
+                KEEPS_POSITIVES,
+            )
             z = scale * s + bias
             if FORM == "sigmoid":
                 dz = tl.where(positive, -sigmoid(-z), tl.where(negative, sigmoid(z), 0.0)) * upstream

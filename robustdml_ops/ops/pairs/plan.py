@@ -1,6 +1,5 @@
-"""What a step of a loss on pairs computes, and its plan on the CPU: one native call."""
+"""The plan of a step of a loss on pairs on the CPU: one native call."""
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,13 +10,15 @@ from torch import Tensor
 from robustdml_ops.backends import native_module as module
 from robustdml_ops.backends.dispatch import choose
 from robustdml_ops.engine.plan import Plan, Results, native_weights_serve
-from robustdml_ops.ops.pairs.backends import Arithmetic, ContrastOptions, DistanceLimits, PairOptions
+from robustdml_ops.ops.pairs.backends import Arithmetic, ContrastOptions, DistanceLimits
 from robustdml_ops.ops.pairs.compiled_backends import (
     WAYS,
     native_numbers,
     native_problem,
     native_shape,
 )
+from robustdml_ops.ops.pairs.formula import PairFormula
+from robustdml_ops.ops.pairs.sets import sets_are_read
 from robustdml_ops.ops.pairs.sweep import BACKENDS, way_of
 
 # Places in the enumeration Divisor of csrc/pairs/cpu_step.h.
@@ -28,19 +29,6 @@ _FILLED = {
     "pair_hinge": ("positive_count", "negative_count"),
     "pair_contrast": ("coefficients", "dscale", "dbias", "column_lse", "column_upstream"),
 }
-
-
-@dataclass(frozen=True)
-class PairFormula:
-    """A loss of the sums of pairs: L = 1/N Σ_i w_i (positive_i / divisors[0] + negative_i / divisors[1])."""
-
-    options: PairOptions  # of the sums
-    N: str = "present"  # all "samples", those "present", "terms" of each side, losses "above" 0, or positive "pairs"
-    divisors: tuple[float, float] = (1.0, math.inf)
-    scale: float = 0.0  # of a contrast's cosines; 0: a parameter
-    candidate_weights: bool = False  # w are the weights of the candidates, too
-    absent_zero_weights: bool = True  # a sample of weight 0 is in no set
-    ignored: int | None = None  # a label of candidates that are in no set
 
 
 @dataclass(frozen=True)
@@ -57,14 +45,15 @@ class PairPlan(Plan):
     def run(self, *tensors: Any) -> Results | None:
         """One native call; None for NaN, rows of extreme length, or weights and settings that are no finite numbers.
 
-        Tensors: anchors, candidates, logarithm of the scale, bias, labels, labels of candidates, weights; some None.
+        Tensors: anchors, candidates, logarithm of the scale, bias, labels, labels of candidates, weights, ids, ids of
+        candidates; some None.
         """
         loss, weights = tensors[0].new_empty(()), tensors[6]
         if weights is not None and weights.dtype not in (loss.dtype, torch.bool):
-            tensors = (*tensors[:6], weights.to(loss.dtype))
+            tensors = (*tensors[:6], weights.to(loss.dtype), *tensors[7:])
         gradients = [torch.empty_like(t) if wanted else None for t, wanted in zip(tensors, self.wanted, strict=False)]
         X, candidates, scale, bias, labels, candidate_labels, weights, *places = [
-            0 if tensor is None else tensor.data_ptr() for tensor in (*tensors[:7], *gradients, loss)
+            0 if tensor is None else tensor.data_ptr() for tensor in (*tensors[:9], *gradients, loss)
         ]
         given = X, candidates, labels, candidate_labels, weights, scale, bias
         return (loss, gradients) if self.call(*self.native, *given, *places) else None
@@ -81,7 +70,7 @@ def pair_plan(
 
     ``itself``: candidate i is anchor i or another view of it. ``general``: the loss of such tensors.
     """
-    X, candidates, *_, weights = tensors
+    X, candidates, _, _, labels, _, weights, ids, _ = tensors
     if candidates is None and tensors[5] is not None:
         return None
     if not _are_read(*tensors) or (itself and candidates is not None and candidates.shape != X.shape):
@@ -93,6 +82,7 @@ def pair_plan(
     way = way_of(X, candidates, arithmetic, formula.options)
     if not arithmetic.backend.has_lanes or way not in WAYS:
         return None
+    sets = formula.sets(itself, labels, ids)
     suffix, addresses = module.SUFFIX[dtype], dict.fromkeys(_FILLED[formula.options.kind], 0)
     settings = module.library.PairFormula(
         divisor=_DIVISORS.index(formula.N),
@@ -106,6 +96,9 @@ def pair_plan(
         absent_zero_weights=formula.absent_zero_weights,
         has_ignored=formula.ignored is not None,
         ignored=formula.ignored or 0,
+        labels_each=sets.labels,
+        ids_each=sets.ids,
+        ids_keep_positives=sets.keeps_positives,
     )
     shape = native_shape(way, X, X if candidates is None else candidates, dtype, formula.N == "terms")
     numbers = native_numbers(formula.options.arguments(m, dtype))
@@ -120,7 +113,7 @@ def pair_plan(
 
 def _are_read(*tensors: Any) -> bool:
     """Whether the native call reads these tensors as they are."""
-    X, candidates, scale, bias, labels, candidate_labels, weights = tensors
+    X, candidates, scale, bias, labels, candidate_labels, weights, *ids = tensors
     if X.dim() != 2 or not all(tensor is None or (tensor.is_cpu and tensor.is_contiguous()) for tensor in tensors):
         return False
     others = X if candidates is None else candidates
@@ -129,7 +122,4 @@ def _are_read(*tensors: Any) -> bool:
     types = {tensor.dtype for tensor in (X, candidates, scale, bias) if tensor is not None}
     if types not in ({torch.float32}, {torch.float64}):
         return False
-    for one, rows in ((labels, X), (candidate_labels, others)):
-        if one is not None and (one.dtype != torch.int64 or one.shape != rows.shape[:1]):
-            return False
-    return native_weights_serve(weights, X)
+    return sets_are_read((len(X), len(others)), labels, candidate_labels, *ids) and native_weights_serve(weights, X)

@@ -1,11 +1,11 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators
-"""The first and the last Triton kernel of a planned step of a loss on pairs."""
+"""The first and the last kernel of a planned step on pairs in Triton."""
 
 import triton
 import triton.language as tl
 
 from robustdml_ops.engine.rows.kernels import inverse_row_norm, store_unit_rows
-from robustdml_ops.ops.pairs.kernels import ABSENT
+from robustdml_ops.ops.pairs.set_kernels import ABSENT, label_of
 
 
 @triton.jit(do_not_specialize=["n", "ignored"])
@@ -13,8 +13,8 @@ def prepare_pairs(
     X,  # (n, D) any floating type, any strides, in: anchors or candidates
     U,  # (n, D) operand dtype, contiguous, out: unit rows; None: not wanted
     inverse_norm,  # (n,) compute dtype, out: 1 / |x|, 0 for zero rows
-    given_labels,  # (n,) int64, in; None: that of row i is i
-    labels,  # (n,) int64, out: ABSENT for rows that are in no set; None: not wanted
+    given_labels,  # (n, LABELS) int64, in; None: that of row i is i
+    labels,  # (n, LABELS) int64, out: ABSENT for rows that are in no set; None: not wanted
     weights,  # (n,) any floating type or bool, in; None: 1
     logit_scale,  # () any floating type, in: logarithm of the scale of the logits; None: ``scale``
     logit_bias,  # () any floating type, in; None: 0
@@ -32,6 +32,7 @@ def prepare_pairs(
     IGNORES: tl.constexpr,  # whether ``ignored`` is a label
     ABSENT_ZERO: tl.constexpr,  # whether rows of weight 0 are in no set
     PRESENT: tl.constexpr,  # whether ``samples`` are those of positive weight, or else 1
+    LABELS: tl.constexpr,  # labels of a sample
     BLOCK_R: tl.constexpr,  # rows a program
     BLOCK_D: tl.constexpr,  # columns a step
     BLOCK_W: tl.constexpr,  # weights a step
@@ -49,7 +50,7 @@ def prepare_pairs(
 
     label = rows
     if given_labels is not None:
-        label = tl.load(given_labels + rows, mask=inside, other=ABSENT)
+        label = label_of(given_labels, rows, inside, LABELS)
     if IGNORES:
         label = tl.where(label == ignored, ABSENT, label)
     weight = tl.full((BLOCK_R,), 1.0, tl.float64)
@@ -67,7 +68,12 @@ def prepare_pairs(
                 number += (tl.load(weights + j, mask=j < n, other=0).to(dtype) > 0).to(tl.int32)
             samples = tl.maximum(tl.sum(number, axis=0), 1).to(tl.float64)
     if labels is not None:
-        tl.store(labels + rows, label, mask=inside)
+        if LABELS == 1:
+            tl.store(labels + rows, label, mask=inside)
+        else:
+            for k in range(LABELS):
+                one = tl.load(given_labels + rows * LABELS + k, mask=inside, other=ABSENT)
+                tl.store(labels + rows * LABELS + k, tl.where(label == ABSENT, ABSENT, one), mask=inside)
     if scales is not None:
         tl.store(scales + rows, (weight / (samples * positive_divisor)).to(dtype), mask=inside)
         tl.store(scales + n + rows, (weight / (samples * negative_divisor)).to(dtype), mask=inside)

@@ -101,7 +101,8 @@ def pair_sweep(
         return result
     factors = upstream if any(want) else None
     with without_autocast(anchors.device):
-        sums = PairSums(factors, result.positive, result.negative, result.counts, rows, result.by_anchor)
+        outputs = result.positive, result.negative, result.counts, rows, result.by_anchor, problem.hardest
+        sums = PairSums(factors, *outputs)
         matrices, want = (anchors, others)[: 1 if candidates is None else 2], (want_anchors, want_candidates)
         gradients = backend.whole_sweep(way, matrices, problem, (sums,), arithmetic, want)
         if gradients is not None:
@@ -198,28 +199,34 @@ def both_ways(
     of_candidates[:n] = factor
     upstream_of = [(factors, factor.new_zeros(())) if any(want) else None for factors in (factor, of_candidates)]
     by_anchor = factor.new_zeros((2, n)) if any(want) else None
-    of_rows, of_columns = factor.new_zeros((2, n)), factor.new_zeros((2, m))
+    row_sums, column_sums = factor.new_zeros((2, n)), factor.new_zeros((2, m))
     sums = (
-        PairSums(upstream_of[0], of_rows[0], of_rows[1], counts=None, rows=None, dcoefficients=by_anchor),
-        PairSums(upstream_of[1], of_columns[0], of_columns[1], counts=None, rows=None),
+        PairSums(upstream_of[0], row_sums[0], row_sums[1], None, None, by_anchor, problem.hardest),
+        PairSums(upstream_of[1], column_sums[0], column_sums[1], counts=None, rows=None),
     )
     gradients = arithmetic.backend.whole_sweep("tiles", (anchors, candidates), plain, sums, arithmetic, want)
     if gradients is not None:
-        return PairResult(of_rows[0] + of_columns[0, :n], of_rows[1], None, None, *gradients, by_anchor)
+        return PairResult(row_sums[0] + column_sums[0, :n], row_sums[1], None, None, *gradients, by_anchor)
     assert problem.coefficients is not None
     absent, place = problem.sets.labels == ABSENT, torch.arange(n, device=factor.device)
     mask = torch.zeros_like(factor).masked_fill_(absent, -torch.inf)
-    # Losses over classes choose another operand type on a CPU.
-    settings = Settings(differentiable=False, backend=name, operand=arithmetic.operand)
-    back = ClassProblem(LabelSets.of(place), problem.coefficients[0].detach(), mask)
-    lse, target = sweep_values(candidates[:n], anchors, back, settings)
+    if problem.sets.are_plain:
+        # Losses over classes choose another operand type on a CPU.
+        settings = Settings(differentiable=False, backend=name, operand=arithmetic.operand)
+        classes = ClassProblem(LabelSets.of(place), problem.coefficients[0].detach(), mask)
+        lse, target = sweep_values(candidates[:n], anchors, classes, settings)
+        of_columns = lse - target
+    else:
+        back = replace(plain, sets=problem.sets.turned(), hardest=None)
+        turned = pair_sweep(candidates, anchors, back, None, arithmetic)
+        of_columns, lse = turned.positive[:n], turned.negative[:n]
     column_lse = factor.new_full((m,), torch.inf)
     column_lse[:n] = lse.masked_fill(absent, torch.inf)
     columns: dict[str, Any] = {"column_lse": column_lse, "column_upstream": of_candidates}
     # dL/dz of row i, with shares p = e^(z − lse):  positive: w (p_row + p_column − 2),  others: w (p_row + p_column).
     # The upstream gradients (2w, −w) of loss = lse − z and lse give w p_row − 2w; the columns add w p_column.
     result = pair_sweep(anchors, candidates, replace(plain, **columns), (2 * factor, -factor), *more)
-    return replace(result, positive=result.positive + (lse - target).masked_fill(absent, 0))
+    return replace(result, positive=result.positive + of_columns.masked_fill(absent, 0))
 
 
 def tiles_pay(form: str, anchors: Tensor) -> bool:

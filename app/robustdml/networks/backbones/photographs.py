@@ -1,4 +1,4 @@
-"""Networks for photographs: EfficientNet-Lite0, and what is around it and others, normalisation and random crops.
+"""Networks for photographs: EfficientNet-Lite0; normalisation and random crops around it and other networks.
 
 Its architecture, 3.4 million parameters and 1280 features, and its weights from ImageNet are the packages of the extra
 ``vision``: nothing is downloaded when a run starts.
