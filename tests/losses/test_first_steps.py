@@ -127,7 +127,7 @@ def train_many(loss_function, classes, number=first_steps.EARLY + 1):
 def test_random_proxies_of_very_many_classes_are_told_early(name):
     told = train_many(MANY[name](100_000, D), 100_000)
     assert len(told) == 1
-    assert re.search(r"after 220 steps of \w+ samples are nearer .* in 5\d % of cases.*start_class_matrix", told[0])
+    assert re.search(r"after 220 steps of \w+ samples are nearer .* in [45]\d % of cases.*start_class_matrix", told[0])
 
 
 def train_pairs(unlearning, classes=100_000, number=first_steps.EARLY + 1):
