@@ -5,9 +5,9 @@ moments, the peak of all, from an empty process on, in bytes for each of the C·
 step and of a later one.
 """
 
+import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -87,5 +87,9 @@ def memory(shape: Shape, rule: str = "adamw", kind: str = "proxy-anchor", share:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("shape", nargs=3, metavar=("B", "C", "D"))
+    parser.add_argument("settings", nargs="*", metavar="RULE [LOSS [SHARE]]")
+    given = parser.parse_args()
     torch.set_num_threads(2)
-    print(json.dumps(memory(Shape(*map(int, sys.argv[1:4])), *sys.argv[4:])))
+    print(json.dumps(memory(Shape(*map(int, given.shape)), *given.settings)))

@@ -1,7 +1,6 @@
 """The contenders over proxies: each runs one loss with both gradients, into fresh gradient memory."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import Any
 
@@ -111,11 +110,14 @@ class Workload:
         function = module if called is None else (under_autocast(called, self.device) if self.amp else called)()
 
         def loss() -> Tensor:
-            with module.observed() if "observed" in words else nullcontext():
-                found: Tensor = function(X, target, **given)
+            found: Tensor = function(X, target, **given)
             return found.sum() if found.dim() else found
 
-        return self.loss_and_gradients(loss, getattr(module, matrix), *others)
+        def observed() -> Tensor:
+            with module.observed():
+                return loss()
+
+        return self.loss_and_gradients(observed if "observed" in words else loss, getattr(module, matrix), *others)
 
     def target(self, words: list[str]) -> Any:
         """What a loss with such words takes in place of labels."""

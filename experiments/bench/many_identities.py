@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from experiments.bench.identities import FEATURES, Samples, draw_identities
 from experiments.bench.loss_study import RESULTS
-from experiments.bench.near_negatives import NearNegatives
+from experiments.bench.near_negatives import NEAR, NearNegatives
 from experiments.bench.outcomes import resumed
 from robustdml import evaluate_embeddings
 from robustdml.cache import write_text
@@ -104,6 +104,8 @@ class Run:
     def train_from_embeddings(self, steps: int, near: bool = False, **settings: Any) -> None:
         """Train by a softmax whose proxies begin as embeddings, at 0.1 radians a step."""
         settings |= {**self.sampled, "negative_correction": False}
+        if near:
+            settings["negative_share"] *= 1 - NEAR
         loss = NormalizedSoftmaxLoss(self.num_classes, WIDTH, 1 / 16, **settings)
         labels = self.samples.labels[self.kept]
         ordered = self.kept[labels.argsort(stable=True)]
@@ -111,7 +113,7 @@ class Run:
         place = torch.arange(len(ordered)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
         start_class_matrix(loss, self.embedded(ordered[place < (MOST_FIRST if self.num_classes < 10**6 else 1)]))
         if near:
-            loss.negatives = NearNegatives(loss)
+            loss.negatives.draw = NearNegatives(loss).draw  # type: ignore[method-assign,union-attr]
         self.train(loss, steps, proxy_rate=0.1 / WIDTH**0.5)
 
     def train_from_random(self, steps: int) -> None:

@@ -124,9 +124,11 @@ def _device(module: nn.Module) -> torch.device:
 
 def _give_values(module: Any, device: str) -> None:
     """Fill buffers that were made on the meta device and begin with other values than 0."""
-    for name, value in getattr(module, "initial_buffers", dict)().items():
+    with torch.device(device):
+        values: dict[str, torch.Tensor] = getattr(module, "initial_buffers", dict)()
+    for name, value in values.items():
         if getattr(module, name).is_meta:
-            setattr(module, name, value.to(device))
+            setattr(module, name, value)
 
 
 def _described(buffer: torch.Tensor) -> str:

@@ -122,7 +122,7 @@ def shared_labels(labels: object, embeddings: Tensor, name: str = "labels", of: 
         labels = found.masked_fill(values == 0, ABSENT)
     checked = check_labels(labels, embeddings, name, of, several=True)
     if checked.dim() == 2:
-        check_distinct(checked)
+        check_distinct(checked, name)
     return checked
 
 
@@ -152,15 +152,15 @@ def check_label_range(labels: Tensor, num_classes: int) -> None:
     check_range(labels, num_classes, "label", "labels", "num_classes")
 
 
-def check_distinct(labels: Tensor) -> None:
+def check_distinct(labels: Tensor, name: str = "labels") -> None:
     """Refuse a class that occurs twice in a row of labels (B, K); negative numbers stand for no class."""
     ordered = labels.sort(1).values
     twice = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
     require(
         ~twice.any(),
         lambda: (
-            f"labels must be distinct for each sample, got class {int(ordered[:, 1:][twice][0])} twice: fill up with "
-            "ABSENT; a matrix (B, C) of ones and zeros is given as labels.to_sparse()"
+            f"{name} must be distinct for each sample, got class {int(ordered[:, 1:][twice][0])} twice: fill up with "
+            f"ABSENT; a matrix (B, C) of ones and zeros is given to a loss as {name}.to_sparse()"
         ),
     )
 

@@ -29,8 +29,10 @@ class FirstPairs(Watch):
 
     def __call__(self, loss_function: Any, inputs: LossInputs, loss: Any) -> None:
         """Count the samples of one call."""
+        if torch.compiler.is_compiling():
+            return
         joint, self.joint = self.joint, None
-        if torch.compiler.is_compiling() or not isinstance(loss, Tensor) or not loss.requires_grad or loss.is_meta:
+        if not isinstance(loss, Tensor) or not loss.requires_grad or loss.is_meta:
             return
         if is_recorded(loss.device):  # a graph would repeat the count
             return

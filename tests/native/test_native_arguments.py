@@ -11,7 +11,9 @@ ZEROS = ("S", "classes", "B", "scale", "scale_stride", "bias", "drop_similar_neg
 CLASSES = dict.fromkeys(ZEROS, 0) | {"centers": 1, "pooling": "none", "gamma": 1.0, "labels_each": 1}
 
 
-LABELLED = dict.fromkeys(("sorted_labels", "order", "first_label", "shift", "total", "target", "weighted"), 0)
+LABELLED = dict.fromkeys(
+    ("sorted_labels", "order", "first_label", "shift", "total", "target", "weighted", "own", "nearest", "above"), 0
+)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ MAKERS = {
     "zeros",
 }
 # A module's own tensors follow the default device, as in PyTorch.
-OF_MODULES = {"__init__", "_add_class_matrix"}
+OF_MODULES = {"__init__", "_add_class_matrix", "initial_buffers"}
 
 
 def makers_without_device(path):

@@ -150,8 +150,9 @@ class PairFamilyLoss(MetricLoss):
 
     def _joint_inputs(self, inputs: LossInputs) -> LossInputs:
         joint = super()._joint_inputs(inputs)
-        if isinstance(self.first_steps, FirstPairs) and self.training and not self.first_steps.over:
-            self.first_steps.joint = joint
+        first = self.first_steps if self.training and not torch.compiler.is_compiling() else None
+        if isinstance(first, FirstPairs) and not first.over:
+            first.joint = joint
         return joint
 
     def _own_anchors(self, inputs: PairInputs) -> PairInputs:

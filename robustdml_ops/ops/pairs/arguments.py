@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from robustdml_ops.engine.labels import check_labels
+from robustdml_ops.engine.labels import check_distinct, check_labels
 from robustdml_ops.engine.validation import INTEGERS, check_matrix, check_same_device, check_tensor, check_vector
 from robustdml_ops.ops.pairs.autograd import check_weights, pair_dtype
 from robustdml_ops.ops.pairs.backends import PairOptions, PairProblem
@@ -38,6 +38,9 @@ def pair_sets(
                 f"anchors_first says that the first candidates are the {n} anchors, and there are "
                 f"{len(candidates)} candidates"
             )
+    for name, given in (("labels", labels), ("candidate_labels", candidate_labels)):
+        if given is not None and given.dim() == 2:
+            check_distinct(given, name)
     own_ids, candidate_ids = ids
     if candidates is None and candidate_ids is not None:
         raise ValueError("candidate_ids without candidates: give both, or neither, for the batch itself")
