@@ -123,7 +123,6 @@ def of_formula(kind, X, parameter, y, dtype):
 @pytest.mark.parametrize("noise", near_cases.NOISES)
 @pytest.mark.parametrize("kind", ["Proxy-Anchor", "Proxy-NCA"])
 def test_gradient_of_proxies_near_their_samples(kind, noise, monkeypatch):
-    most = 3.5 if kind in near_cases.TERMS else 2
     monkeypatch.setattr(near_cases, "C", 16)  # and twice as many samples
     launched = []
 
@@ -132,7 +131,7 @@ def test_gradient_of_proxies_near_their_samples(kind, noise, monkeypatch):
         launch_with_scratch(launch, *values)
 
     with bfloat16_products(), everywhere(launch_with_scratch=noted):
-        near_cases.assert_as_exact_as_rounding(kind, near_cases.NOISES[noise], most, backend="triton")
+        near_cases.assert_as_exact_as_rounding(kind, near_cases.NOISES[noise], backend="triton")
     assert launched
 
 
