@@ -163,7 +163,7 @@ def test_questions_of_merges_end_where_the_evidence_does():
     assert [pair[2] for pair in found] == sorted((pair[2] for pair in found), reverse=True)
 
 
-def test_a_trial_weighs_the_experts_by_the_wrong_labels_that_they_find():
+def test_a_trial_trusts_the_experts_that_find_wrong_labels():
     """All neighbours vote for class 0, which says nothing: wrong labels are found by the other experts."""
     X, truth = made_up(8, 40)
     labels, wrong = corrupt(truth, 0.2)
