@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from statistics import fmean
 
-from website import bench_tables, gpu_tables, host_tables, readme, recipe_tables
+from website import bench_tables, gpu_tables, host_tables, readme, recipe_tables, related_tables
 from website.tables import mean, score, stored, table
 
 BASELINE, FEW, DRAWN = "Untouched features", "few-classes", "drawn-kinds"
@@ -360,6 +360,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "audit-calibration": audit_calibration,
     "audit-training": audit_training,
     "audit-classes": audit_classes,
+    "sampled-steps": related_tables.sampled_steps,
+    "related-steps": related_tables.related_steps,
     "class-memory": recipe_tables.class_memory,
     "photographs-found": recipe_tables.photographs_found,
     "photographs-trained": recipe_tables.photographs_trained,
