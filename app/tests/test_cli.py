@@ -33,6 +33,7 @@ def test_a_command_is_needed_and_help_and_version_are_options():
     assert run_command("--version").out == f"robustdml {robustdml_ops.__version__}\n"
 
 
+@pytest.mark.nightly
 def test_the_wheel_writes_the_pages(clusters_file, tmp_path):
     """Of the wheel alone: their styles and scripts are no Python files."""
     ignored = shutil.ignore_patterns("tests", "build", "*.egg-info", "__pycache__")

@@ -8,7 +8,7 @@ from tests.subprocesses import run_python
 
 worlds.load_cases()
 PREFIX = "tests/distributed/test_worlds.py"
-NIGHTLY = worlds.NIGHTLY | {key for key in worlds.CASES if key[0] == 4}
+NIGHTLY = worlds.NIGHTLY | {key for key in worlds.CASES if key[0] > 2}
 
 
 @pytest.fixture(scope="session")

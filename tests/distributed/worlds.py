@@ -60,7 +60,7 @@ class Place:
 ENDING = {"errors.a_process_dies": 2}
 Case = Callable[[Place], None]
 CASES: dict[tuple[int, str], Case] = {}
-# Cases that the short suite leaves out, beside those of four processes.
+# Cases that the short suite leaves out, beside those of three and four processes.
 NIGHTLY: set[tuple[int, str]] = set()
 
 

@@ -74,6 +74,7 @@ sys.modules |= dict.fromkeys(["robustdml", "scipy", "matplotlib", "pytorch_metri
 """
 
 
+@pytest.mark.nightly
 def test_it_measures_wherever_it_is_called_from(tmp_path):
     """The settings of the project that it is called in, here wrong ones, are none of its business."""
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
