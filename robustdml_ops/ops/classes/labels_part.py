@@ -14,7 +14,7 @@ def exact_labels(of_samples: tuple[Tensor, ...], G: Tensor, E: Tensor, first: in
 
 def labels_launch(X: Tensor, strides: tuple[int, ...]) -> Launch:
     """The launch of ``add_labels`` for embeddings X (B, D) and gradients of rows of these ``strides``."""
-    from robustdml_ops.ops.classes.sample_kernels import add_labels as kernel
+    from robustdml_ops.ops.classes.label_kernels import add_labels as kernel
 
     (B, D), tile = X.shape, device.launch(BLOCK_B=32, BLOCK_D=32, num_warps=2, num_stages=1)
     names = ("G_row_stride", "G_column_stride", "X_row_stride", "X_column_stride")

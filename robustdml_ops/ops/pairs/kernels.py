@@ -120,6 +120,8 @@ def pair_lse(
     begin = part * per_part
     end = tl.minimum(begin + per_part, m)
     label = label_of(labels, places, inside, LABELS)
+    sets = (labels, candidate_labels, ids, candidate_ids, candidate_inverse_norm)
+    of_rows = (label, rows, inside, places)
     dtype: tl.constexpr = S.dtype.element_ty
     alpha, beta = in_type(alpha, dtype), in_type(beta, dtype)
     base, epsilon = in_type(base, dtype), in_type(epsilon, dtype)
@@ -136,25 +138,7 @@ def pair_lse(
         highest = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
         for start in range(begin, end, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(
-                S,
-                labels,
-                candidate_labels,
-                ids,
-                candidate_ids,
-                candidate_inverse_norm,
-                label,
-                rows,
-                inside,
-                places,
-                columns,
-                m,
-                end,
-                ITSELF,
-                LABELS,
-                IDS,
-                KEEPS_POSITIVES,
-            )
+            s, positive, negative = pair_tile(S, sets, of_rows, columns, m, end, ITSELF, LABELS, IDS, KEEPS_POSITIVES)
             lowest = tl.minimum(lowest, tl.where(positive, s, float("inf")))
             highest = tl.maximum(highest, tl.where(negative, s, float("-inf")))
         lowest_positive, highest_negative = tl.min(lowest, axis=1), tl.max(highest, axis=1)
@@ -181,23 +165,7 @@ def pair_lse(
             for start in range(begin, end, BLOCK_M):
                 columns = start + tl.arange(0, BLOCK_M)
                 s, positive, negative = pair_tile(
-                    S,
-                    labels,
-                    candidate_labels,
-                    ids,
-                    candidate_ids,
-                    candidate_inverse_norm,
-                    label,
-                    rows,
-                    inside,
-                    places,
-                    columns,
-                    m,
-                    end,
-                    ITSELF,
-                    LABELS,
-                    IDS,
-                    KEEPS_POSITIVES,
+                    S, sets, of_rows, columns, m, end, ITSELF, LABELS, IDS, KEEPS_POSITIVES
                 )
                 if hardest_positive is not None and not (MINING or ROW_MAX):
                     least, most = add_hardest(s, positive, negative, least, most)
@@ -263,23 +231,7 @@ def pair_lse(
                 for start in range(begin, end, BLOCK_M):
                     columns = start + tl.arange(0, BLOCK_M)
                     s, positive, negative = pair_tile(
-                        S,
-                        labels,
-                        candidate_labels,
-                        ids,
-                        candidate_ids,
-                        candidate_inverse_norm,
-                        label,
-                        rows,
-                        inside,
-                        places,
-                        columns,
-                        m,
-                        end,
-                        ITSELF,
-                        LABELS,
-                        IDS,
-                        KEEPS_POSITIVES,
+                        S, sets, of_rows, columns, m, end, ITSELF, LABELS, IDS, KEEPS_POSITIVES
                     )
                     if MINING:
                         positive, negative = informative(

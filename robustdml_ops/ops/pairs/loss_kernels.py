@@ -61,6 +61,8 @@ def pair_hinge(
     begin = part * per_part
     end = tl.minimum(begin + per_part, m)
     label = label_of(labels, places, inside, LABELS)
+    sets = (labels, candidate_labels, ids, candidate_ids, candidate_inverse_norm)
+    of_rows = (label, rows, inside, places)
     dtype: tl.constexpr = S.dtype.element_ty
     # Pairs at a time, columns of their rows, and of those of a pair alone: as many as the registers hold with every
     # Triton from 3.6 on.
@@ -85,25 +87,7 @@ def pair_hinge(
     for start in range(begin, end, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
         mask = inside[:, None] & (columns < end)[None, :]
-        s, positive, negative = pair_tile(
-            S,
-            labels,
-            candidate_labels,
-            ids,
-            candidate_ids,
-            candidate_inverse_norm,
-            label,
-            rows,
-            inside,
-            places,
-            columns,
-            m,
-            end,
-            ITSELF,
-            LABELS,
-            IDS,
-            KEEPS_POSITIVES,
-        )
+        s, positive, negative = pair_tile(S, sets, of_rows, columns, m, end, ITSELF, LABELS, IDS, KEEPS_POSITIVES)
         if hardest_positive is not None:
             least, most = add_hardest(s, positive, negative, least, most)
         t = s
@@ -202,6 +186,8 @@ def pair_contrast(
     places = first + rows
     rows = rows.to(tl.int64)
     label = label_of(labels, places, inside, LABELS)
+    sets = (labels, candidate_labels, ids, candidate_ids, candidate_inverse_norm)
+    of_rows = (label, rows, inside, places)
     dtype: tl.constexpr = S.dtype.element_ty
     scale, bias = tl.load(coefficients), tl.load(coefficients + 1)
     zeros = tl.zeros((BLOCK_R, BLOCK_M), dtype)
@@ -213,25 +199,7 @@ def pair_contrast(
     most = tl.full((BLOCK_R, BLOCK_M), float("-inf"), dtype)
     for start in range(0, m, BLOCK_M):
         columns = start + tl.arange(0, BLOCK_M)
-        s, positive, negative = pair_tile(
-            S,
-            labels,
-            candidate_labels,
-            ids,
-            candidate_ids,
-            candidate_inverse_norm,
-            label,
-            rows,
-            inside,
-            places,
-            columns,
-            m,
-            m,
-            ITSELF,
-            LABELS,
-            IDS,
-            KEEPS_POSITIVES,
-        )
+        s, positive, negative = pair_tile(S, sets, of_rows, columns, m, m, ITSELF, LABELS, IDS, KEEPS_POSITIVES)
         z = scale * s + bias
         if hardest_positive is not None:
             least, most = add_hardest(s, positive, negative, least, most)
@@ -247,7 +215,8 @@ def pair_contrast(
     some = tl.sum(number, axis=1) > 0.0
     count = tl.maximum(tl.sum(number, axis=1), 1.0)
     if FORM != "sigmoid":
-        label = tl.where(some, label, ABSENT)  # a row without positives has no loss
+        # A row without positives has no loss.
+        of_rows = (tl.where(some, label, ABSENT), rows, inside, places)
     end_positive, end_negative = tl.max(largest_positive, axis=1), tl.max(largest_negative, axis=1)
     end = end_negative if FORM == "each" else tl.maximum(end_positive, end_negative)
     if positives is not None:
@@ -260,25 +229,7 @@ def pair_contrast(
     if FORM != "sigmoid":
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(
-                S,
-                labels,
-                candidate_labels,
-                ids,
-                candidate_ids,
-                candidate_inverse_norm,
-                label,
-                rows,
-                inside,
-                places,
-                columns,
-                m,
-                m,
-                ITSELF,
-                LABELS,
-                IDS,
-                KEEPS_POSITIVES,
-            )
+            s, positive, negative = pair_tile(S, sets, of_rows, columns, m, m, ITSELF, LABELS, IDS, KEEPS_POSITIVES)
             z = scale * s + bias
             compared = negative if FORM == "each" else positive | negative
             sum_all += tl.exp(tl.where(compared, z - end[:, None], float("-inf")))
@@ -297,25 +248,7 @@ def pair_contrast(
         above_sum = zeros
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(
-                S,
-                labels,
-                candidate_labels,
-                ids,
-                candidate_ids,
-                candidate_inverse_norm,
-                label,
-                rows,
-                inside,
-                places,
-                columns,
-                m,
-                m,
-                ITSELF,
-                LABELS,
-                IDS,
-                KEEPS_POSITIVES,
-            )
+            s, positive, negative = pair_tile(S, sets, of_rows, columns, m, m, ITSELF, LABELS, IDS, KEEPS_POSITIVES)
             t = lse[:, None] - (scale * s + bias)
             loss_sum += tl.where(positive, softplus(t), 0.0)
             above_sum += tl.where(positive, sigmoid(t), 0.0)
@@ -334,25 +267,7 @@ def pair_contrast(
         dscale_sum, dbias_sum = zeros, zeros
         for start in range(0, m, BLOCK_M):
             columns = start + tl.arange(0, BLOCK_M)
-            s, positive, negative = pair_tile(
-                S,
-                labels,
-                candidate_labels,
-                ids,
-                candidate_ids,
-                candidate_inverse_norm,
-                label,
-                rows,
-                inside,
-                places,
-                columns,
-                m,
-                m,
-                ITSELF,
-                LABELS,
-                IDS,
-                KEEPS_POSITIVES,
-            )
+            s, positive, negative = pair_tile(S, sets, of_rows, columns, m, m, ITSELF, LABELS, IDS, KEEPS_POSITIVES)
             z = scale * s + bias
             if FORM == "sigmoid":
                 dz = tl.where(positive, -sigmoid(-z), tl.where(negative, sigmoid(z), 0.0)) * upstream

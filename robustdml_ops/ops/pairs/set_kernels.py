@@ -44,15 +44,8 @@ def of_cosines(
 @triton.jit
 def pair_tile(
     S,  # (c, m) compute dtype, in: cosines, or products of unit anchors with candidates as they are
-    labels,  # (n, LABELS) int64, in; read where there are several
-    candidate_labels,  # (m, LABELS) int64, in
-    ids,  # (n, IDS) int64, in: a pair that shares one in the same place is in no set; negative: none. None: no ids
-    candidate_ids,  # (m, IDS) int64, in
-    candidate_inverse_norm,  # (m,) compute dtype, in: 1 / |candidate|; None: S has cosines
-    label,  # (BLOCK_R,) int64, in: see label_of; ABSENT: the anchor has no pairs, or the row does not exist
-    rows,  # (BLOCK_R,) int64, in
-    inside,  # (BLOCK_R,) bool, in
-    places,  # (BLOCK_R,) int64, in: which candidate each anchor is
+    sets,  # in: labels, candidate_labels, ids, candidate_ids and candidate_inverse_norm, as pair_lse has them
+    of_rows,  # in: label_of, rows (int64), inside (bool), and places, which candidate each is (int64), (BLOCK_R,) each
     columns,  # (BLOCK_M,) int32, in
     m,  # candidates, in
     end,  # candidates that are looked at, in
@@ -61,7 +54,12 @@ def pair_tile(
     IDS: tl.constexpr,  # ids of a sample
     KEEPS_POSITIVES: tl.constexpr,  # whether ids are of negatives alone
 ):
-    """Cosines, and whether they are of positives and of negatives, (BLOCK_R, BLOCK_M) each."""
+    """Cosines, and whether they are of positives and of negatives, (BLOCK_R, BLOCK_M) each.
+
+    A pair that shares an id in the same place is in no set; a negative number is no id.
+    """
+    labels, candidate_labels, ids, candidate_ids, candidate_inverse_norm = sets
+    label, rows, inside, places = of_rows
     known = columns < end
     mask = inside[:, None] & known[None, :]
     s = tl.load(S + rows[:, None] * m + columns[None, :], mask=mask, other=0.0)
