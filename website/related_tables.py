@@ -1,6 +1,6 @@
-"""Tables of steps that do more than a plain step, or draw some of the classes, from the times of the CPU."""
+"""Tables of steps that do more than a plain step, draw some of the classes, or divide the batch, on the CPU."""
 
-from website.bench_tables import seconds, times
+from website.bench_tables import cpu, seconds, times
 from website.tables import table
 
 SHARES = {"1 %": "softmax over 1% of the classes, with Adagrad, B=512 C=2e6 D=64"}
@@ -34,3 +34,13 @@ def related_steps() -> str:
             row = times()[f"observed, {size}; the floor is the plain step", f"robustdml/{kind} observed"]
             rows.append([title, size, "", "", f"{row['median_s'] / row['floor_s']:.2f}"])
     return table(["loss", "size", *ADDED], rows)
+
+
+def micro_batches() -> str:
+    """Peak memory of a step by micro-batches, beside that of the whole batch."""
+    found = {
+        row["contender"]: row for row in cpu()["memory"] if row["group"].startswith("memory of a network and SupCon")
+    }
+    sizes = sorted(found, key=int, reverse=True)
+    rows = [[f"{int(size):,}", f"{found[size]['beyond_mb']:.0f} MB"] for size in sizes]
+    return table(["micro-batch", "peak beyond parameters, gradients and inputs"], rows)

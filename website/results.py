@@ -362,6 +362,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "audit-classes": audit_classes,
     "sampled-steps": related_tables.sampled_steps,
     "related-steps": related_tables.related_steps,
+    "micro-batches": related_tables.micro_batches,
     "class-memory": recipe_tables.class_memory,
     "photographs-found": recipe_tables.photographs_found,
     "photographs-trained": recipe_tables.photographs_trained,

@@ -130,7 +130,7 @@ def test_interval_of_the_share_of_wrong_labels():
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_columns_of_zeros_have_no_part_in_the_axes(seed):
-    """As of a network whose units are dead for all images; LAPACK does not converge on these."""
+    """A network with dead units gives such features, and LAPACK does not converge on them."""
     random = np.random.default_rng(seed)
     features, live = np.zeros((80, 1280), np.float32), random.choice(1280, 33, replace=False)
     features[:, live] = random.normal(size=(80, 33)).clip(0) * random.exponential(size=33)

@@ -1,4 +1,4 @@
-"""What `robustdml apply` would do with the findings of an audit."""
+"""How many labels `robustdml apply` would change or leave out, and how many of these are probably right."""
 
 from collections import Counter
 

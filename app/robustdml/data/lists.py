@@ -176,7 +176,7 @@ def _parts(
 
 
 def _is_split(parts: set[str]) -> bool:
-    """Whether these values name parts that are refused: several training or test parts, or others beside them."""
+    """Whether a column with these parts divides the samples: it has all of PARTS, or more than one."""
     return {*PARTS} <= parts or len(parts - {""}) > 1
 
 

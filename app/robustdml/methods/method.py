@@ -37,16 +37,11 @@ class Method:
     proxies: Callable[[Any], Tensor] | None = None
     start: str = "random"  # Default of the setting of that name
     averages: bool = False  # Whether a trial chooses the setting `averaging` where it is not given
-    # Names of the methods whose losses trials compare, its own first; none: its own alone. Trials are before training
-    # where it averages, and halfway where it does not.
+    # Names of the methods whose losses trials compare, its own first; none: its own alone.
     losses: tuple[str, ...] = ()
+    has_stages: bool = False  # Whether the trials are after half of the epochs, and not before training
     # Angle by which Adagrad within the sweep turns a proxy in its first step; None: AdamW at `proxy_learning_rate`.
     proxy_radians: float | None = None
-
-    @property
-    def has_stages(self) -> bool:
-        """Whether its second loss is tried halfway."""
-        return len(self.losses) > 1 and not self.averages
 
 
 def arguments_of(loss: Callable[..., nn.Module], options: OptionSet, groups: Sequence[type[Options]]) -> dict[str, Any]:

@@ -159,4 +159,5 @@ MANY_CLASSES = replace(
     filter=FilterOptions(OWN_CLASS),
     start="principal",
     losses=("supcon", "softmax-from-embeddings"),
+    has_stages=True,
 )

@@ -12,7 +12,7 @@ NEARLY = 0.95
 
 
 class Setting(NamedTuple):
-    """What a trial tries."""
+    """Settings that a trial compares with others."""
 
     loss: str
     filter: FilterOptions

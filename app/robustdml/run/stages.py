@@ -33,7 +33,7 @@ class _EnoughError(Exception):
 
 
 def is_between_stages(run: Run) -> bool:
-    """Whether the second stage is to be chosen."""
+    """Whether the first half of the epochs is over, and the loss of the second is not chosen yet."""
     at_half = run.epoch == run.config.epochs // 2 and run.under_way.steps == 0
     return METHODS[run.config.method].has_stages and at_half and run.chosen is None
 

@@ -1,4 +1,4 @@
-"""What is done of the epoch under way, which a checkpoint holds."""
+"""Steps, loss and observations of an epoch that has not ended; a checkpoint in the middle of it holds them."""
 
 from dataclasses import dataclass, field
 
