@@ -273,7 +273,7 @@ def pair_launches(
     gradients. ``parts``: as of :func:`parts_of`, where they are not those of the chunk.
     """
     first, c, n, m, D = place
-    tile = epilogue_launch(m, sums.dtype, tile_of("pairs", sums), options.euclidean)
+    tile = epilogue_launch(m, sums.dtype, tile_of("pairs", sums), options.euclidean, sets.labels > 1)
     grid, given = grid_of(c, tile["BLOCK_R"]), options.arguments(m, sums.dtype)
     given |= {"c": c, "m": m, "first": first, **sets.constants(), **tile}
     given |= {"upstream_positive_stride": strides[0], "upstream_negative_stride": strides[1]}
@@ -309,9 +309,14 @@ def parts_of(programs: int, m: int, block: int) -> tuple[int, int]:
     return -(-blocks // per_part), per_part * block
 
 
-def epilogue_launch(m: int, compute: torch.dtype, tile: Mapping[str, int], distances: bool = False) -> Launch:
-    """Tile of the epilogues on pairs: 8 elements of S a thread; fewer in float64, where distances spill registers."""
-    halved = 1 if compute != torch.float64 else 4 if distances else 2
-    elements, num_warps = tile["elements"] // halved, tile["num_warps"] // (2 if halved == 4 else 1)
+def epilogue_launch(
+    m: int, compute: torch.dtype, tile: Mapping[str, int], distances: bool = False, several: bool = False
+) -> Launch:
+    """Tile of the epilogues on pairs: 8 elements of S a thread; fewer where registers would spill.
+
+    That is in float64, there with ``distances`` again, and with ``several`` labels a sample.
+    """
+    halved = (1 if compute != torch.float64 else 4 if distances else 2) * (2 if several else 1)
+    elements, num_warps = tile["elements"] // halved, tile["num_warps"] // (2 if halved >= 4 else 1)
     BLOCK_M = block_of(m, min(elements, tile["candidates"]))
     return launch(BLOCK_R=elements // BLOCK_M, BLOCK_M=BLOCK_M, num_warps=num_warps, num_stages=1)
